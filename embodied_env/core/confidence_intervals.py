@@ -46,11 +46,15 @@ def median_estimate(samples_s: FloatArray, *, method: str, detail: str) -> Estim
     """Return the median of durations (n,) in order of time, as an estimate.
 
     The interval is that of order statistics at 95 %. Successive values are correlated, so they count as
-    `median_effective_count` independent ones. With too few of them it reaches from the least to the greatest value.
+    `median_effective_count` independent ones. With fewer than six of them it reaches from the least to the greatest
+    value, which covers the median with probability ``1 - 0.5**(count - 1)`` only. The detail then has that figure.
     """
     ordered = np.sort(samples_s)
     n = len(ordered)
-    half = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) * 0.5 / math.sqrt(median_effective_count(samples_s))
+    count = median_effective_count(samples_s)
+    if (covered := 1.0 - 0.5 ** (count - 1.0)) < CONFIDENCE:
+        detail += f"; of few independent values, so the interval covers about {100 * covered:.0f} %, not 95 %"
+    half = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) * 0.5 / math.sqrt(count)
     low, high = math.floor(n * (0.5 - half)) - 1, math.ceil(n * (0.5 + half))
     return Estimate(
         value_s=float(np.median(ordered)),

@@ -403,9 +403,9 @@ class CommonInfo(Origin):
 
     episode_index: Annotated[int, "Episodes since the last seeded reset; the first is 0.", COUNT]
     instruction: Annotated[
-        NotRequired[str],
+        str,
         'Prompt of the policy: that of the contract, of `reset(options={"instruction": ...})` or of `instruct`; empty: '
-        "none. Absent only in runs of older versions.",
+        "none.",
     ]
     sensors: Annotated[
         dict[Name, Annotated[SensorInfo, Shared("sensor")]],

@@ -120,7 +120,7 @@ class ResetReport:
     confirmed_by: Confirmation = ""  # channel of the operator's confirmation
     options: Mapping[str, FloatArray] = field(default_factory=dict)  # reset option -> value that the agent requested
     verdict: Verdict | None = None  # the task's verdict on the reset snapshot; None: not judged
-    instruction: str | None = None  # prompt of the episode, "" without one; None: an older run did not record it
+    instruction: str = ""  # prompt of the episode
     dry_run: bool = False  # commands do not reach the robot
 
 
@@ -323,7 +323,7 @@ class ExternalInputs:
     delay: WriteDelay | None = None  # delay of the command
     annotations: Mapping[str, Any] = field(default_factory=dict)  # accounts of `annotate` by name, in JSON types
     chunk: ActionChunk | None = None  # the chunk that takes effect in this step
-    instruction: str | None = None  # the prompt, "" without one; None: an older run did not record it
+    instruction: str = ""  # the prompt
 
 
 @value_type(frozen=True, slots=True, kw_only=True)

@@ -73,7 +73,7 @@ class ExternalInputsSource:
         self._most_actions = 0 if contract.trajectory_steps is None else 1 + contract.trajectory_steps
         self._preview: list[list[float]] = []  # parsed actions from the next step on
         self._required: tuple[str, ...] = ()  # sensors of the policy in this episode
-        self._instruction: str | None = None  # prompt in force
+        self._instruction = ""  # prompt in force
         self._is_instructed = False  # it was changed during this episode
         self._is_refused = False
         self._contexts = SafetyContextBuilder(contract, joints)
@@ -87,7 +87,7 @@ class ExternalInputsSource:
             self._delays = backend
 
     @property
-    def instruction(self) -> str | None:
+    def instruction(self) -> str:
         """The prompt of the next step."""
         return self._instruction
 
@@ -96,7 +96,7 @@ class ExternalInputsSource:
         """Whether nothing is annotated, previewed or required, and the prompt is that of the reset."""
         return not (self._annotations or self._preview or self._required or self._is_instructed)
 
-    def begin_episode(self, instruction: str | None) -> None:
+    def begin_episode(self, instruction: str) -> None:
         """Start with this prompt, and discard what was attached to a step never taken.
 
         That is annotations and a preview.

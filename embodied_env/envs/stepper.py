@@ -321,7 +321,7 @@ class Stepper:
         self.ledger.is_first, self.ledger.observed_ns = True, self.clock.now_ns()
         if self._replay is not None and self._replay.frozen_ns:
             self.ledger.observed_ns = self._replay.frozen_ns
-        self._inputs.begin_episode(None if snapshot.reset is None else snapshot.reset.instruction)
+        self._inputs.begin_episode("" if snapshot.reset is None else snapshot.reset.instruction)
         if self.stages is not None and not is_played:
             self.stages.reset()
         self.transition_builder.begin_episode()

@@ -139,9 +139,8 @@ class TransitionBuilder:
                 "solved": report.verdict is not None and bool(report.verdict.success),
                 "sensors_verified": len(episode.snapshot.samples),
             },
+            "instruction": report.instruction,
         }
-        if report.instruction is not None:
-            info["instruction"] = report.instruction
         if self.evaluator_info:
             info["evaluator"] = self.observations.evaluator_readings(episode.snapshot)
         if self.host_timing:
@@ -204,9 +203,8 @@ class TransitionBuilder:
             },
             "latency": self._latencies.build(ledger, episode.before, episode.snapshot, host_timing=self.host_timing),
             "task": dict(result.terms),
+            "instruction": inputs.instruction,
         }
-        if inputs.instruction is not None:
-            info["instruction"] = inputs.instruction
         if layout.in_driver_units:
             info["action"]["applied_driver"] = layout.driver_values(report.applied_si)
         if self.evaluator_info:

@@ -76,7 +76,7 @@ class RowDecoder:
             routine=inner["routine"],
             confirmed_by=inner["confirmed_by"],
             options={name: _numbers(value, f"inner.options.{name}") for name, value in inner["options"].items()},
-            instruction=inner.get("instruction"),
+            instruction=inner["instruction"],
         )
         return self._snapshot(inner, reset=report)
 
@@ -145,7 +145,7 @@ class RowDecoder:
             annotations=inputs.get("annotations", {}),
             chunk=self._chunk(inputs["chunk"]) if "chunk" in inputs else None,
             limits=self._limits(inputs["limits"]) if "limits" in inputs else None,
-            instruction=inputs.get("instruction"),
+            instruction=inputs["instruction"],
         )
 
     def _chunk(self, recorded: ChunkRecord) -> ActionChunk:

@@ -178,7 +178,7 @@ class InputsRecord(TypedDict):
     limits: NotRequired[LimitsRecord]
     required: NotRequired[list[str]]
     delay: NotRequired[DelayRecord]
-    instruction: NotRequired[str]
+    instruction: str
 
 
 class SampleRecord(TypedDict):
@@ -293,7 +293,7 @@ class ResetAccount(SnapshotRecord):
     confirmed_by: Confirmation
     options: dict[str, Any]
     verdict: VerdictRecord | None
-    instruction: NotRequired[str | None]
+    instruction: str
 
 
 class _Transition(TypedDict):

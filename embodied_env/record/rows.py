@@ -254,8 +254,7 @@ def _external_inputs(inputs: ExternalInputs) -> Row:
         row["answer"] = {**_report(answer), "findings": finding_rows(answer.findings), "intervened": answer.intervened}
     if inputs.safety_context.required:
         row["required"] = list(inputs.safety_context.required)
-    if inputs.instruction is not None:
-        row["instruction"] = inputs.instruction
+    row["instruction"] = inputs.instruction
     if inputs.annotations:
         row["annotations"] = dict(inputs.annotations)
     if (chunk := inputs.chunk) is not None:

@@ -80,3 +80,12 @@ def test_median_interval_has_its_nominal_coverage():
     estimates = [median_estimate(rng.exponential(size=60), method="test", detail="") for _ in range(400)]
     held = [estimate.low_s <= math.log(2.0) <= estimate.high_s for estimate in estimates]
     assert 0.90 <= np.mean(held) <= 0.995
+
+
+@pytest.mark.parametrize(
+    ("samples_s", "covered"), [((1, 2), "50 %"), ((1, 5, 2, 4, 3), "94 %"), ((1, 6, 2, 5, 3, 4), "median")]
+)
+def test_median_of_few_values_has_the_coverage_of_its_interval(samples_s: tuple[float, ...], covered: str):
+    estimate = median_estimate(np.array(samples_s, dtype=np.float64), method="test", detail="median")
+    assert covered in estimate.detail
+    assert ("not 95 %" in estimate.detail) == (len(samples_s) < 6)

@@ -99,7 +99,7 @@ def read_episodes(run: Run, actions: str) -> Iterator[RecordedEpisode]:
             actions=played,
             commands=commands,
             reset=snapshot,
-            instruction=reset["info"].get("instruction", ""),
+            instruction=reset["info"]["instruction"],
             start=joints.positions_or_nan(snapshot),
         )
 
