@@ -85,7 +85,7 @@ def explain(info: Mapping[str, Any]) -> str:
             *_explain_gates(step["safety"]),
             *_explain_chunk(step, notes.get("chunk", {})),
             *_explain_inference(notes.get("inference", {})),
-            *(late or ["Nothing was late."]),
+            *(late or ["Each reading was within its age limit, and the step was in time."]),
             *_explain_motion(step["sensors"]),
             *([f"Observation to command: {step['latency_ms']:.3g} ms."] if "latency_ms" in step else []),
             *_explain_end(step["end_reason"]),

@@ -32,7 +32,7 @@ def test_unchanged_step(env):
     assert explanation_of(env, np.zeros(6)) == [
         "Step 1 of episode 0: arm_reach v1 on fake (simulator).",
         "The gates passed the action unchanged.",
-        "Nothing was late.",
+        "Each reading was within its age limit, and the step was in time.",
         "Observation to command: 0 ms.",
         "The environment did not end the episode.",
     ]
@@ -69,7 +69,7 @@ def test_a_suspect_odometry_is_named_with_its_reason(env):
     info = env.step(np.zeros(6))[4]
     info["sensors"]["joints"]["suspect_motion"] = "linear.x does not follow"
     assert embodied_env.explain(info).splitlines()[2:4] == [
-        "Nothing was late.",
+        "Each reading was within its age limit, and the step was in time.",
         "The odometry joints is suspect: linear.x does not follow.",
     ]
 
