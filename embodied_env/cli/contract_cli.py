@@ -259,10 +259,7 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def describe_contract(contract: Contract) -> dict[str, Any]:
-    """Return the sections of ``show`` as JSON types.
-
-    They are mappings of keys and values, or lists of rows.
-    """
+    """Return the sections of ``show`` in JSON types, each a mapping or a list of rows."""
     plain = to_plain(contract)
     sensors, actuators = plain["sensors"], plain["actuators"]
     heading = {key: plain[key] for key in ("name", "version", "source", "control_period_s", "applied_actions")}

@@ -148,10 +148,7 @@ def examine(  # noqa: PLR0913 - the options of the verb
     confirm_chosen: bool = False,
     ignore_inputs: Sequence[str] = (),
 ) -> Sections:
-    """Return the checks for `backend` by section.
-
-    Only a shipped or trusted task is loaded.
-    """
+    """Return the checks for `backend` by section, of which those of a task need trust."""
     sections: Sections = {
         "this host": list(_host_checks()),
         "ROS 2": _ros_checks(contract, backend, ignore_inputs) if backend in _OVER_ROS else [],

@@ -25,10 +25,7 @@ _log = logging.getLogger("embodied_env")
 
 
 class Verb(NamedTuple):
-    """A verb of the command line.
-
-    Its `module` has ``add_arguments(parser)`` and ``run(args) -> int``, the exit status.
-    """
+    """A verb, whose module has ``add_arguments(parser)`` and ``run(args) -> int``, the exit status."""
 
     module: str
     help: str

@@ -25,10 +25,7 @@ def add_contract(parser: argparse.ArgumentParser) -> None:
 
 
 def add_hosted_contract(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of a verb that hosts a contract.
-
-    A parent process may write the contract to standard input.
-    """
+    """Declare the arguments of a verb that hosts a contract, which a parent process may write."""
     parser.add_argument(
         "contract", metavar="CONTRACT", help="name or path of a contract; -: its text as one line of standard input"
     )
@@ -57,10 +54,7 @@ def add_run_directory(parser: argparse.ArgumentParser) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser, *names: str, **defaults: object) -> None:
-    """Declare options of environments (`OPTIONS`) as arguments.
-
-    The `defaults` of this verb replace theirs.
-    """
+    """Declare options of environments (`OPTIONS`) as arguments, with `defaults` of this verb."""
     for name in names:
         option = OPTIONS[name]
         flag = option.flag or f"--{name.removesuffix('_s').replace('_', '-')}"
@@ -70,10 +64,7 @@ def add_options(parser: argparse.ArgumentParser, *names: str, **defaults: object
 
 
 def given_options(args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return options of `add_options` that differ from their default.
-
-    A backend refuses the options of others.
-    """
+    """Return those of `names` that differ from their default, since backends refuse others' options."""
     return {name: value for name in names if (value := getattr(args, name)) not in (None, OPTIONS[name].default)}
 
 
@@ -174,10 +165,7 @@ def check_new(*files: str | Path | None, force: bool) -> None:
 
 
 def output_file(text: str) -> Path:
-    """Return the path of a file to write.
-
-    Raises ArgumentTypeError unless its directory exists.
-    """
+    """Return the path of a file to write, or raise ArgumentTypeError without its directory."""
     from embodied_env.contract.argument_checks import checked_path
 
     try:

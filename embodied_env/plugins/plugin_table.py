@@ -74,7 +74,7 @@ BUILT_IN: Mapping[str, dict[str, str]] = {
         "latency": "embodied_env.safety.interlocks.latency:LatencyGate",
     },
     "action_stages": {},
-    "observers": {"view": "embodied_env.extensions.viewers.view_target:open_view"},
+    "observers": {"view": "embodied_env.extensions.viewers.live_view:open_view"},
     "exporters": {
         "jsonl": "embodied_env.extensions.export.json_lines:JsonLines",
         "parquet": "embodied_env.extensions.export.parquet_files:ParquetFiles",

@@ -116,10 +116,7 @@ def judge_step(
 def judge_reset(
     task: ResettableTask, contract: Contract, snapshot: Snapshot, options: Mapping[str, FloatArray]
 ) -> Verdict | None:
-    """Return the verdict of `task.reset`, or raise TaskError.
-
-    The task receives a copy as in `judge_step`.
-    """
+    """Return the verdict of `task.reset`, which gets copies as in `judge_step`, or raise TaskError."""
     try:
         if not type(task).__module__.startswith(_OWN):
             snapshot = _copied(snapshot)

@@ -73,10 +73,7 @@ def load_task(contract: Contract, *, trust: bool = False, file: str | Path | Non
 
 
 def describe_task(task: Task, contract: Contract) -> dict[str, Any]:
-    """Return a loaded task's entry in a manifest.
-
-    It has the name in the contract, the version, the terms and the SHA-256 of the source.
-    """
+    """Return a loaded task's entry in a manifest, with the SHA-256 of its source."""
     return {
         "type": contract.task.type,
         "version": task.version,
@@ -91,10 +88,7 @@ def is_shipped(contract: Contract) -> bool:
 
 
 def find_task(contract: Contract) -> str:
-    """Return the name of the task in a module or file, or raise ContractError.
-
-    Its form is ``module:NAME`` or ``FILE.py:NAME``. Raises ContractError for an unknown name.
-    """
+    """Return ``module:NAME`` or ``FILE.py:NAME`` of the task, or raise ContractError."""
     name = contract.task.type
     if ":" in name:
         return name

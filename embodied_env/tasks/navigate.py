@@ -188,10 +188,7 @@ def _present_goal(observation: Mapping[str, NDArray[Any]], pilot: Pilot) -> Floa
 
 
 def _course_rad(goal: FloatArray, obstacles: FloatArray, radius_m: float) -> float:
-    """Return the cheapest of COURSES_RAD for a goal (2,) and points of obstacles (n, 2), m.
-
-    A course is cheap that is close to the goal's direction, clear, and with clearance to its sides.
-    """
+    """Return the cheapest of COURSES_RAD, clear and near the goal (2,), among obstacles (n, 2), m."""
     needed_m = min(LOOKAHEAD_M, float(np.linalg.norm(goal)))
     toward_rad = math.atan2(goal[1], goal[0])
     cost = np.abs(np.remainder(COURSES_RAD - toward_rad + math.pi, math.tau) - math.pi)

@@ -19,10 +19,7 @@ class NoGoalParameters:
 
 
 class NoGoal(ArrayTask):
-    """Penalizes the weighted square of the applied action.
-
-    An episode ends at its horizon, never as a success.
-    """
+    """Penalizes the weighted square of the applied action, and never ends before the horizon."""
 
     version = 1
     terms = ("effort",)

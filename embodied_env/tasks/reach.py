@@ -40,10 +40,7 @@ DAMPING_M = 0.05  # lambda of the damped least squares
 
 @dataclass(frozen=True, kw_only=True)
 class ReachParameters:
-    """The keys of `task`, where `tip` and `target` name sensors in one frame.
-
-    Each sensor has a field position.
-    """
+    """The keys of `task`, whose sensors `tip` and `target` have a position in one frame."""
 
     tip: str  # sensor with the moving point's `position`
     target: str  # sensor with the target's `position`

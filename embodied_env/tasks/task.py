@@ -67,10 +67,7 @@ class Task(Protocol):
     terms: tuple[str, ...]
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
-        """Judge the step from `previous` to `current` with the `applied` action, (n_joints,).
-
-        The action is flat over all joints.
-        """
+        """Judge the step to `current` with the `applied` action, (n_joints,), flat over all joints."""
         ...
 
 
@@ -93,10 +90,7 @@ class ResettableTask(Task, Protocol):
 
 
 class SiteKinematics(Protocol):
-    """Forward kinematics of the sites of a robot, for joint positions of shape (n,).
-
-    Sites have the names of the sensors that report their poses, or their own.
-    """
+    """Kinematics, for positions (n,), of sites named like their pose sensors, or themselves."""
 
     def position_m(self, site: str, joint_positions: FloatArray) -> FloatArray:
         """Return the position of `site` in the world frame, shape (3,), m."""
@@ -109,10 +103,7 @@ class SiteKinematics(Protocol):
 
 @runtime_checkable
 class ScriptedTask(Task, Protocol):
-    """A task with a scripted policy, which shows that the task can be solved.
-
-    The policy is also a baseline.
-    """
+    """A task with a scripted policy, a baseline that shows that the task can be solved."""
 
     def scripted(self, kinematics: SiteKinematics) -> PolicyFunction:
         """Return a policy that uses the observation only."""

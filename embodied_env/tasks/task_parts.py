@@ -23,10 +23,7 @@ _OK, _OUT_OF_RANGE = int(Quality.OK), int(Quality.OUT_OF_RANGE)  # NumPy compare
 
 
 def require_sensor(contract: Contract, path: str, name: str, *fields: str, joints: bool = False) -> SensorSpec:
-    """Return the sensor `name` with `fields`, or raise ContractError at `path`.
-
-    With `joints`, a field has one value per joint.
-    """
+    """Return the sensor with `fields` (with `joints`: one value each), or raise ContractError."""
     fitting = [
         known
         for known, sensor in contract.sensors.items()
@@ -38,10 +35,7 @@ def require_sensor(contract: Contract, path: str, name: str, *fields: str, joint
 
 
 def is_fresh(snapshot: Any, *sensors: str) -> Any:  # noqa: ANN401 - as `ArrayTask.evaluate`
-    """Return whether the readings of `sensors` are new, as a bool or one per slot.
-
-    Readings that hold the last valid ones are not new.
-    """
+    """Return whether the readings of `sensors` are new, not held, as a bool or one per slot."""
     fresh: Any = True
     for name in sensors:
         quality = snapshot.samples[name].quality
@@ -91,10 +85,7 @@ class ArrayTask(Task):
     n_joints = 1
 
     def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResult:  # noqa: ANN401
-        """Return the result for `applied` of shape (n_joints,) or (n_slots, n_joints).
-
-        No argument is changed.
-        """
+        """Return the result for `applied`, (n_joints,) or (n_slots, n_joints), and change nothing."""
         raise NotImplementedError
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
@@ -121,10 +112,7 @@ def require_visible(contract: Contract, sensor: str) -> str:
 def joint_reader(
     contract: Contract, joints: Sequence[str], *, reader: str = "the scripted policy"
 ) -> Callable[[Mapping[str, NDArray[Any]]], FloatArray]:
-    """Return the function from an observation to the positions of `joints`.
-
-    Raises UsageError for a hidden joint.
-    """
+    """Return the reader of the positions of `joints`, or raise UsageError for a hidden joint."""
     found = find_positions(contract)
     if unseen := [joint for joint in joints if joint not in found]:
         raise UsageError(f"joints not in the observation: {', '.join(unseen)} ({reader} needs their positions)")

@@ -223,10 +223,7 @@ class BackendContract(ABC):
 
 
 class EnvContract(ABC):
-    """Rules of the environment over any lockstep backend.
-
-    A subclass overrides `make_env`.
-    """
+    """Rules of the environment over any lockstep backend, which `make_env` of a subclass returns."""
 
     @abstractmethod
     def make_env(self, **options: Any) -> gymnasium.Env[Any, Any]:  # noqa: ANN401 - passed on to make

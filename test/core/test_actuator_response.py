@@ -63,7 +63,7 @@ def test_non_finite_readings_are_rejected():
 
 def coverage(runs):
     """Return the share of intervals of dead time and lag that contain the true value, for servos of random order."""
-    from embodied_env.extensions.calibration.estimates import by_state
+    from embodied_env.extensions.calibration.calibration import by_state
 
     held = []
     for run in range(runs):

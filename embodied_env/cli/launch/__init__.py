@@ -30,10 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start the processes.
-
-    Return the exit status of the work, or of the process that ended it.
-    """
+    """Start the processes, and return the exit status of the one that ended the work."""
     from embodied_env.cli.launch.targets import TARGETS
 
     target = TARGETS[args.target]

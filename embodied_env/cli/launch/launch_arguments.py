@@ -53,10 +53,7 @@ def complete_values(target: str, arguments: Iterable[Argument], given: Values) -
 
 
 def policy_options(values: Values) -> Iterator[str]:
-    """Yield the options of `evaluate` for one policy, or for YAML lists of several.
-
-    The lists are of policies and of their files.
-    """
+    """Yield the options of `evaluate` for one policy and file, or for YAML lists of several."""
     addresses, files = _items(values, "policy"), _items(values, "policy_file")
     if len(files) > len(addresses):
         expected = f"expected at most one for each of the policies: {', '.join(addresses)}"
@@ -81,10 +78,7 @@ def _items(values: Values, name: str) -> list[str]:
 
 
 def file_of(values: Values, argument: str, default: Path) -> Path:
-    """Return the file of an argument or the default one.
-
-    Raises UsageError if it does not exist.
-    """
+    """Return the file of an argument or the default one, or raise UsageError if it is missing."""
     file = Path(values[argument]) if values[argument] else default
     if not file.is_file():
         raise UsageError(f"no such file: {argument}:={file}")

@@ -76,10 +76,7 @@ class RosTarget:
         ]
 
     def node(self, role: str) -> Any:  # noqa: ANN401 - launch has no type stubs
-        """Return the action of one of our nodes with the settings of the launch.
-
-        These are namespace, parameters and remappings.
-        """
+        """Return the action of one of our nodes, with the launch's parameters and remappings."""
         self._actions[role] = action = SupervisedNode(self, role)
         return action
 
@@ -101,10 +98,7 @@ class RosTarget:
         return True
 
     def options(self, action: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Return the options of an action.
-
-        Those of its process are read when the process starts or ends.
-        """
+        """Return the options of an action, those of its process as texts that are read later."""
         return {
             "output": "both",
             "cwd": _Later("folder", lambda: action.spec.folder or "."),

@@ -19,6 +19,7 @@ from embodied_env.cli.verb_arguments import (
 )
 from embodied_env.contract import load_contract
 from embodied_env.core.terminal import ProgressBar, say
+from embodied_env.extensions.calibration.planned_moves import GENTLE_AMPLITUDE
 from embodied_env.extensions.calibration.profile_cli import print_profile
 from embodied_env.ros.transport.fastdds import enable_large_segments
 from embodied_env.timing.latency_profile import as_mapping, write_profile
@@ -28,8 +29,6 @@ _OPTIONS = ("namespace", "pacing", *ROBOT_OPTIONS, "connect_timeout_s")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    from embodied_env.extensions.calibration.calibration import AMPLITUDE
-
     add_contract(parser)
     option = parser.add_argument
     add_options(parser, "backend", *_OPTIONS, backend="real")
@@ -39,16 +38,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_force(parser, "the profile")
     option("--joints", nargs="+", default=[], metavar="JOINT", help="joints to move (default: all)")
-    option("--amplitude", type=float, default=AMPLITUDE, help="amplitude of a motion as a fraction of the joint range")
+    option(
+        "--amplitude",
+        type=float,
+        default=GENTLE_AMPLITUDE,
+        help="amplitude of a motion as a fraction of the joint range",
+    )
     option("--repeats", type=int, metavar="N", default=3, help="number of motions per joint")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Calibrate, write and print the profile.
-
-    Return 1 if the actuation latency is unknown or moves are missing.
-    """
+    """Calibrate, write and print the profile, and return 1 without actuation latency or a move."""
     from embodied_env.extensions.calibration.calibration import calibrate
 
     check_new(args.out, force=args.force)

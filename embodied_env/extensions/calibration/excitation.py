@@ -6,8 +6,9 @@ Commands are those reported by each step (value applied, time of publication), r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -23,6 +24,7 @@ from embodied_env.envs.reset_procedure import require_operator
 from embodied_env.errors import BackendNotReadyError, EmbodiedEnvError, UsageError
 from embodied_env.extensions.calibration.planned_moves import PlannedMove
 from embodied_env.messages.message_types import JOINT_SENSOR
+from embodied_env.record import RecordTransitions
 from embodied_env.tasks import Task, describe_task
 from embodied_env.tasks.no_goal import NoGoal
 
@@ -138,10 +140,7 @@ def _find_reading(contract: Contract, joint: str, actuator: ActuatorSpec) -> Joi
 
 
 class EnvWithoutTask(EmbodiedEnv):
-    """The environment of a contract, in which no task ends a move.
-
-    A relay or an emulator accepts it.
-    """
+    """The environment of a contract, in which no task ends a move, as a relay or emulator accepts it."""
 
     def _load_task(self, world: Backend) -> tuple[Task, dict[str, Any]]:  # noqa: ARG002 - of a replay
         task = cast("Task", NoGoal(self.contract, NoGoal.Parameters()))
@@ -166,10 +165,7 @@ class Excitation:
         every_step: bool,
         resetting: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare to move `env`, and to add the readings of each step to `log` if `every_step` is set.
-
-        `resetting` is called before each reset, in which an operator may be asked.
-        """
+        """Prepare to move `env`, and to add each step's readings to `log` if `every_step` is set."""
         self._env, self._log, self._every_step, self._resetting = env, log, every_step, resetting
         self._base: EmbodiedEnv = env.unwrapped
         self._contract = self._base.contract
@@ -305,3 +301,46 @@ class Excitation:
         acted_s, evidence = transition.info["latency"].get("actuation_s"), snapshot.actuation
         if evidence is not None and evidence.method != "declared" and acted_s is not None and np.isfinite(acted_s):
             self.acted.setdefault(evidence.method, []).append(float(acted_s))
+
+
+class RecordedExcitation(NamedTuple):
+    """The run directory, and the moves that were disturbed too often, with the reason."""
+
+    path: Path
+    missing: Mapping[str, str]
+
+
+def record_excitation(
+    contract: Contract,
+    moves: Sequence[PlannedMove],
+    *,
+    backend: str,
+    record: Path,
+    seed: int = 0,
+    progress: Callable[[int, int], None] = lambda _done, _of: None,
+    resetting: Callable[[], None] = lambda: None,
+    **options: Any,  # noqa: ANN401 - of make
+) -> RecordedExcitation:
+    """Make moves of `brisk_moves` through the gate, without a task, and record them.
+
+    Args:
+        contract: of the robot.
+        moves: to make, in as many episodes as they need.
+        backend: any that moves.
+        record: the parent of the run directory.
+        seed: of the reset.
+        progress: called with the number of finished moves and of all moves.
+        resetting: called before each reset, in which an operator may be asked.
+        **options: of `EmbodiedEnv`.
+
+    Raises:
+        UsageError, CalibrationError, BackendNotReadyError: as `Excitation.make_moves`, after the rows so far.
+        RecordError: when the run directory cannot be written.
+    """
+    env = RecordTransitions(EnvWithoutTask(contract, backend=backend, **options), record, policy="excitation")
+    try:
+        run = Excitation(env, SampleLog(), every_step=True, resetting=resetting)
+        run.make_moves(moves, seed=seed, progress=progress)
+    finally:
+        env.close()
+    return RecordedExcitation(path=env.path, missing=run.missing)

@@ -16,11 +16,8 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import UsageError
 
-BRISK_AMPLITUDE = 0.05
-"""Share of the range of a joint.
-
-Without limits, and for velocity commands, it is that of ten seconds at its greatest velocity.
-"""
+# shares of the range of a joint, or of its way in ten seconds at its greatest velocity
+GENTLE_AMPLITUDE, BRISK_AMPLITUDE = 0.01, 0.05
 
 _SPEED = 0.1  # gentle moves: of the velocity limit
 _CHANGE = 0.45  # of the velocity change per period that the acceleration limits allow
@@ -36,10 +33,7 @@ _STEPS = (0.2, -1.0, 0.5)  # sizes of the steps of a joint
 
 
 class PlannedMove(NamedTuple):
-    """Velocities of all joints in each period of a move.
-
-    They are in unit/s, with the shape (n_periods, n_joints). `name` is that of the joint, or of the move.
-    """
+    """Velocities in unit/s, (n_periods, n_joints), of a move named like its joint or itself."""
 
     name: str
     velocities: FloatArray
@@ -56,10 +50,7 @@ class _Bounds(NamedTuple):
 def gentle_moves(
     contract: Contract, joints: Sequence[str], *, amplitude: float, repeats: int, seed: int
 ) -> list[PlannedMove]:
-    """Return `repeats` slow moves of each joint there and back.
-
-    Each covers at most `amplitude` of its range.
-    """
+    """Return `repeats` slow moves of each joint there and back, over `amplitude` of its range."""
     rng, layout, period_s = np.random.default_rng(seed), ActionLayout(contract), contract.control_period_s
     moves = []
     for joint in list(joints) * repeats:

@@ -57,10 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_profile(profile: LatencyProfile, out: Path) -> None:
-    """Print a table of the estimates, with confidence interval and method.
-
-    Notes on each and on what is unknown follow.
-    """
+    """Print a table of the estimates with their intervals and methods, and notes on each."""
     from rich.table import Column, Table
 
     console = make_console()

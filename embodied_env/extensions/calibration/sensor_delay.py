@@ -103,10 +103,7 @@ def estimate_lag(
 
 
 def combine_evidence(stamps: Estimate, lag: SensorLag | str, *, is_stamped: bool) -> Estimate | str:
-    """Return the age of readings by stamps and motion, or why it is not known.
-
-    `is_stamped` is whether the messages carry a time of acquisition, which may be wrong.
-    """
+    """Return the age by stamps (of acquisition if `is_stamped`) and motion, or why not known."""
     if isinstance(lag, str):
         if not is_stamped:
             return f"its messages have no acquisition stamp, and {lag}"

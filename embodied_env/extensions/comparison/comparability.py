@@ -25,10 +25,7 @@ _OF_TASK = ("version", "terms", "source_sha256")  # of the loaded task
 
 @dataclass(frozen=True, kw_only=True)
 class Mismatch:
-    """A difference between the conditions of two runs, by its path with both values.
-
-    The values have JSON types.
-    """
+    """A difference between the conditions of two runs, by its path, with both values as JSON types."""
 
     path: str
     a: Any

@@ -40,10 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare runs with the first one.
-
-    Return 1 if they are not comparable or one is not sound.
-    """
+    """Compare runs with the first one, and return 1 if not comparable or not sound."""
     from embodied_env.extensions.comparison.comparability import NotComparableError
     from embodied_env.extensions.comparison.comparison_page import write_comparison
     from embodied_env.extensions.comparison.run_comparison import compare_with_first, comparisons_as_json

@@ -23,10 +23,7 @@ _TITLES = {
 
 
 def label(name: FeatureName) -> str:
-    """Return the name of a feature for people, such as "tracking error of j3".
-
-    Another example is "capture age · joints".
-    """
+    """Return the name of a feature for people, such as "tracking error of j3"."""
     if name.kind == "latency":
         return stage_label((name.group, name.component))
     if name.kind in ("delay", "gain", "offset"):
@@ -53,10 +50,7 @@ def describe_difference(found: FeatureDifference) -> str:
 
 
 def describe_relative(found: FeatureDifference) -> str:
-    """Return B - A in terms of what explains its size, such as "1.20 control periods".
-
-    It is "" where the unit explains it.
-    """
+    """Return the size of B - A, such as "1.20 control periods", or "" if the unit explains it."""
     if found.scale.name.startswith("points"):
         return ""
     return f"{format_number(abs(found.difference) / found.scale.unit)} {found.scale.name}"
@@ -71,10 +65,7 @@ def describe_interval(found: FeatureDifference) -> str:
 
 
 def describe_evidence(found: FeatureDifference) -> str:
-    """Return how certain a difference is.
-
-    Examples are "certain" and "probably, about 12 episodes needed".
-    """
+    """Return how certain a difference is, such as "probably, 12 episodes needed"."""
     if found.verdict in ("differs", "same"):
         return "certain" if found.verdict == "differs" else "none that matters"
     return (
@@ -91,10 +82,7 @@ def group_differences(differences: Iterable[FeatureDifference]) -> list[list[Fea
 
 
 def describe_findings(differences: Sequence[FeatureDifference], a: str = "A", b: str = "B") -> tuple[str, ...]:
-    """Return the findings of ordered differences, the most important one first.
-
-    The runs are named `a` and `b`.
-    """
+    """Return the findings of differences in order, with the runs named `a` and `b`."""
     if not differences:
         return (f"{a} and {b} have nothing in common to compare.",)
     first, *others = group_differences(differences)
@@ -113,10 +101,7 @@ def describe_findings(differences: Sequence[FeatureDifference], a: str = "A", b:
 
 
 def _join(groups: Sequence[Sequence[FeatureDifference]], start: str, a: str, b: str) -> str:
-    """Join the descriptions of `groups` after `start`.
-
-    Differences that are only probable come with how many episodes would settle them.
-    """
+    """Join the descriptions of `groups`, with the episodes that would settle probable ones."""
     text = f"{start} in {'; in '.join(_describe(group, a, b) for group in groups)}."
     return text if groups[0][0].verdict == "differs" else f"{text} {_too_few([group[0] for group in groups])}"
 
@@ -134,10 +119,7 @@ def _describe_absence(differences: Sequence[FeatureDifference], a: str, b: str) 
 
 
 def _describe(group: Sequence[FeatureDifference], a: str, b: str) -> str:
-    """Return the first difference of a group, and the range of others with the same verdict and sign.
-
-    An example is "gain of j2: 0.97 in A, 0.80 in B (-0.17; 95 %: -0.18 to -0.16)".
-    """
+    """Return the first difference of a group, and the range of others of its verdict and sign."""
     found = group[0]
     of_a, of_b = (describe_level(found.name, level.mean) for level in (found.a, found.b))
     details = ", ".join(filter(None, (describe_difference(found), describe_relative(found))))

@@ -67,10 +67,7 @@ def name_of_side(side: Side) -> str:
 
 
 def overlays(comparison: Comparison) -> list[str]:
-    """Return the motion of the joints that differ most, one episode over another.
-
-    The episodes have equal initial conditions. Without such episodes, the first ones of both runs are drawn.
-    """
+    """Return the motion of the joints that differ most, in episodes with equal starts if any."""
     a, b = comparison.a.features, comparison.b.features
     joints = [found.name.component for found in comparison.differences if found.name.kind in _MOTION]
     kept = [(i, j) for i, j in comparison.pairing.indices if i in a.drawn and j in b.drawn]

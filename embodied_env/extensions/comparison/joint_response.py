@@ -36,10 +36,7 @@ class Motion(NamedTuple):
 
 
 class JointResponse(NamedTuple):
-    """Motion of a joint as ``gain * command(t - delay_s)``.
-
-    `offset` is the mean distance from the delayed commands.
-    """
+    """Motion as ``gain * command(t - delay_s)``, at a mean distance `offset` from it."""
 
     delay_s: float
     gain: float
@@ -56,10 +53,7 @@ class MotionRecorder:
         self._previous_ns: int | None = None
 
     def begin(self, row: RecordedReset) -> None:
-        """Start an episode with the row of its reset.
-
-        Its readings count as the commands before the first one.
-        """
+        """Start an episode with its reset, whose readings count as commands before the first one."""
         for column in (column for columns in self._columns for column in columns):
             del column[:]
         if row["inner"] is None:
@@ -68,10 +62,7 @@ class MotionRecorder:
             self._starts, self._previous_ns = [read_joint(row, joint) for joint in self._joints], row["inner"]["now_ns"]
 
     def add(self, row: TransitionRow) -> list[float]:
-        """Add the row of a step, and return reading minus command of each joint.
-
-        It is NaN where one is unknown.
-        """
+        """Add a step, and return reading minus command of each joint, NaN where one is unknown."""
         inner, previous_ns = row["inner"], self._previous_ns
         self._previous_ns = inner["now_ns"]
         observed_s, commanded_s = self._times(inner, previous_ns)

@@ -88,10 +88,7 @@ class Comparison:
 
 
 def comparisons_as_json(comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    """Return all comparisons with the same first run in JSON types.
-
-    Unknown values are None.
-    """
+    """Return all comparisons with the same first run in JSON types, None for unknown values."""
     sides = [comparisons[0].a, *(comparison.b for comparison in comparisons)]
     found: dict[str, Any] = to_json_types(
         {
@@ -133,10 +130,7 @@ def _comparison_as_json(comparison: Comparison, place: int) -> dict[str, Any]:
 def compare_runs(
     a: str | Path, b: str | Path, *, ignore: Iterable[str] = (), progress: Progress = NO_PROGRESS
 ) -> Comparison:
-    """Compare two run directories, as `compare_with_first` does.
-
-    They may be those of a simulator and of a robot.
-    """
+    """Compare two run directories, as `compare_with_first` does."""
     (comparison,) = compare_with_first([a, b], ignore=ignore, progress=progress)
     return comparison
 

@@ -134,10 +134,7 @@ class RunFeatures:
     """
 
     def __init__(self, contract: Contract | None, *, is_lockstep: bool = True) -> None:
-        """Start without rows.
-
-        Without `contract` components have numbers for names, and no joint is tracked.
-        """
+        """Start without rows; without `contract`, no joint is tracked and components have numbers."""
         self.streams: BoundedDict[FeatureName, Stream] = BoundedDict(Stream, MOST_STREAMS)
         self.events: BoundedDict[FeatureName, Event] = BoundedDict(Event, MOST_STREAMS)
         self.outcomes = Outcomes()
@@ -191,10 +188,7 @@ class RunFeatures:
                 self._add(FeatureName(kind="outcome", group=group, unit=unit), [value])
 
     def close(self, read_array: Callable[[Reference], NDArray[Any]]) -> None:
-        """End the last episode and add the mean of some arrays of each field.
-
-        `read_array` is that of its `Run`.
-        """
+        """End the last episode, and add the mean of some arrays of each field by `Run.array`."""
         self._end_motion()
         read = {name.component for name in self.streams if name.kind == "tracking"}
         self.untracked += [joint for joint in self.tracked if self.steps and joint not in read]
@@ -208,20 +202,14 @@ class RunFeatures:
         self._arrays.clear()
 
     def names(self) -> list[FeatureName]:
-        """Return the features with a value.
-
-        The success of an episode is not a reason of its end as well.
-        """
+        """Return the features with a value, without the success of an episode as a reason of its end."""
         others = (by for by in self._ended_by.values() if by != "success")
         reasons = (FeatureName(kind="outcome", group="ended by", component=by) for by in others)
         streams = (name for name, stream in self.streams.items() if stream.count)
         return list(dict.fromkeys((*streams, *reasons, *self.events)))
 
     def values(self, name: FeatureName) -> FloatArray:
-        """Return the value of a feature in each episode, which is a mean or the share of the steps.
-
-        It is NaN in an episode without a value.
-        """
+        """Return the mean, or share of the steps, of a feature in each episode, NaN without one."""
         episodes = range(min(MOST_EPISODES, max(1, self.resets)))
         if name.group == "ended by":
             ends = (self._ended_by.get(episode) for episode in episodes)
@@ -327,10 +315,7 @@ class RunFeatures:
 
 
 def as_on_the_robot(latency: Mapping[str, Any]) -> dict[Stage, float]:
-    """Return the measured stages of ``info["latency"]``, s.
-
-    Injected delays replace those that they simulate.
-    """
+    """Return the measured stages of a latency, s, with injected delays for what they simulate."""
     found = {}
     for (name, sensor), quality, seconds in stages_of(latency):
         if quality == Quality.OK and seconds is not None:

@@ -79,10 +79,7 @@ class Identification:
 
     @property
     def is_better(self) -> bool:
-        """Whether the identified values reproduce the held-out data better than the model's.
-
-        The data are those of all joints.
-        """
+        """Whether the identified values reproduce held-out data of all joints better than the model's."""
         ratios = [each.after / max(each.before, 1e-12) for each in self.model.residuals.values()]
         return bool(self.model.parameters) and float(np.mean(np.log(np.maximum(ratios, 1e-12)))) < 0.0
 
@@ -221,10 +218,7 @@ def near_readings(rollouts: Rollouts, simulated: FloatArray, joints: Sequence[Co
 
 
 def unexplained_joints(rollouts: Rollouts, simulated: FloatArray) -> list[int]:
-    """Return the joints whose residuals are large for their motion and their noise.
-
-    The noise is what second differences of the residuals have: a wrong model has smooth residuals, noise has not.
-    """
+    """Return joints with residuals large for motion and noise, which second differences measure."""
     rest, owners, found = simulated - rollouts.readings, rollouts.owners, []
     for joint in dict.fromkeys(rollouts.joints.tolist()):
         parts = [np.flatnonzero((owners == each) & (rollouts.joints == joint)) for each in np.unique(owners)]

@@ -69,10 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fit, write and print the parameters, or record a run.
-
-    Return 1 unless they explain held-out data, and better than the model's values, or if motions are missing.
-    """
+    """Fit and write parameters or record a run, and return 1 without evidence or a motion."""
     if args.excite is not None:
         if args.runs or args.contract is not None:
             raise UsageError(
@@ -115,8 +112,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _excite(args: argparse.Namespace) -> int:
     """Move and record a robot, and return 1 if motions are missing."""
-    from embodied_env.extensions.calibration.excitation import find_moved_joints
-    from embodied_env.extensions.identification.recorded_excitation import record_excitation
+    from embodied_env.extensions.calibration.excitation import find_moved_joints, record_excitation
 
     contract, backend = load_contract(args.excite), args.backend or "real"
     enable_large_segments(contract)

@@ -42,10 +42,7 @@ class Estimates(NamedTuple):
 
 
 class ParameterFit:
-    """Fits the parameters `active` of rollouts, in units of their scales.
-
-    Other parameters have the model's values.
-    """
+    """Fits the `active` parameters of rollouts, in units of their scales; others stay the model's."""
 
     def __init__(
         self,
@@ -121,10 +118,7 @@ class ParameterFit:
         return sizes
 
     def _share_of_odd(self, rest: FloatArray, motion: FloatArray) -> FloatArray:
-        """Return the weight of each reading, which is below 1 in segments that fit far worse than most, as in a stall.
-
-        Their residuals are large both as such and for their motion, the readings less their mean.
-        """
+        """Return each reading's weight, below 1 in segments that fit far worse, as in a stall."""
         owners = self._rollouts.owners
         sizes = [np.sqrt(np.bincount(owners, each * each) / np.bincount(owners)) for each in (rest, motion)]
         odd = sizes[0], sizes[0] / np.maximum(sizes[1], 1e-12)

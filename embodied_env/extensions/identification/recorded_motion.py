@@ -53,10 +53,7 @@ class MotionSegment:
 
 @dataclass(frozen=True, kw_only=True)
 class RunMotion:
-    """The segments of one run, the joints that moved, and the kinds of gaps.
-
-    `gaps` counts how often each kind ended a stretch of steps.
-    """
+    """The segments of one run, the joints that moved, and counts by kind of the gaps."""
 
     source: IdentifiedRun
     segments: list[MotionSegment]

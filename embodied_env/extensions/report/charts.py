@@ -40,10 +40,7 @@ class Line(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """Spans of `style` in which something occurred, among `steps` steps in all.
-
-    `style` is "limit", "brake" or "notice".
-    """
+    """Spans of a `style` "limit", "brake" or "notice", of `steps` steps in all."""
 
     name: str
     spans: Sequence[tuple[float, float]]
@@ -63,10 +60,7 @@ class Interval(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """Successive episodes in the strip, with the `shares` of kinds of end.
-
-    The shares sum up to 1.
-    """
+    """Successive episodes in the strip, with the `shares` of kinds of end, which sum up to 1."""
 
     text: str
     shares: Mapping[str, float]
@@ -122,10 +116,7 @@ def line_chart(
 
 
 def event_chart(rows: Sequence[Marks], steps: tuple[float, float], *, x_title: str) -> str:
-    """Return a chart with a row for each of `rows`, over the `steps`.
-
-    x goes from the first to the last of `steps`.
-    """
+    """Return a chart with a row for each of `rows`, from the first to the last of `steps`."""
     box = _Box(*_padded_span(*steps), 0.0, 1.0)
     drawn = "".join(_row("event", marks.name, _drawing_of_marks(marks, box), f"{marks.steps:,}") for marks in rows)
     axis = _row("event", "", _x_axis(box.x_low, box.x_high, x_title), "")
@@ -135,10 +126,7 @@ def event_chart(rows: Sequence[Marks], steps: tuple[float, float], *, x_title: s
 def interval_chart(
     title: str, rows: Sequence[Interval], *, span: tuple[float, float] = (0.0, 1.0), reference: float = math.nan
 ) -> str:
-    """Return a dot with interval for each row, on one axis, and a line at `reference`.
-
-    The axis covers `span`.
-    """
+    """Return a dot with interval for each row, on one axis over `span`, and a line at `reference`."""
     box, drawn = _Box(*span, 0.0, 1.0), ""
     for row in rows:
         parts = f'<path class="grid" d="M0,500H{UNITS}"/>'
@@ -183,10 +171,7 @@ def stacked_timeline(
 
 
 def episode_strip(title: str, bars: Sequence[Bar]) -> str:
-    """Return a column for each bar with its length, coloured by kinds of end, above the return.
-
-    Bars with `href` are links.
-    """
+    """Return a column for each bar, as long as it, coloured by kinds of end, above the return."""
     longest = max((bar.length for bar in bars), default=0.0) or 1.0
     returns = [value for bar in bars for value in (bar.low, bar.high) if math.isfinite(value)]
     low, high = _padded(min(returns, default=0.0), max(returns, default=0.0))
@@ -226,10 +211,7 @@ def episode_strip(title: str, bars: Sequence[Bar]) -> str:
 
 
 def extremes(x: ArrayLike, y: ArrayLike, columns: int = COLUMNS) -> tuple[FloatArray, FloatArray]:
-    """Return the points of the smallest and the largest value of each column.
-
-    A column of NaN alone has a point of NaN.
-    """
+    """Return the smallest and the largest point of each column, NaN for a column of NaN."""
     places, values = np.asarray(x, np.float64).ravel(), np.asarray(y, np.float64).ravel()
     values = np.clip(np.where(np.isfinite(values), values, np.nan), -_LARGEST, _LARGEST)
     if len(values) <= 2 * columns:

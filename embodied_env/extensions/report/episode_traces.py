@@ -4,20 +4,84 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.core.code_types import Quality, Severity
-from embodied_env.core.info_types import SensorInfo
-from embodied_env.extensions.report.chunk_curves import ChunkCurves
+from embodied_env.core.info_types import ArrayReference, SensorInfo
+from embodied_env.core.types import FloatArray
+from embodied_env.errors import RecordError
 from embodied_env.extensions.report.key_frames import KeyFrames
-from embodied_env.extensions.report.time_series import BoundedDict, Spans, Trace
+from embodied_env.extensions.report.time_series import BoundedDict, Spans, Sparse, Trace
 from embodied_env.extensions.report.totals import age_is_known
 from embodied_env.record.row_types import RecordedReset, RecordedTransition, StepRecord, TransitionRow
 from embodied_env.record.rows import is_no_action
 from embodied_env.record.step_values import Joints, firings
 from embodied_env.record.summary import EpisodeOutcome
+
+MOST_CHUNKS = 24
+"""Chunks of an episode that are drawn."""
+
+_MOST_POINTS = 24  # actions of a chunk that are drawn
+
+
+class _Kept(NamedTuple):
+    step: int
+    age: int
+    actions: ArrayReference
+    origins: list[float]
+
+
+class ChunkCurves:
+    """Chunks evenly over an episode, each from the step on in which it takes effect.
+
+    Attributes:
+        count: chunks of the episode, those that are not drawn included.
+        steps: the step of each point; a chunk ends with a gap.
+        values: of shape (n_points, n_joints), in the units of `Joints.values`; NaN in a gap.
+    """
+
+    def __init__(self, joints: Joints) -> None:
+        self.count = 0
+        self.steps: FloatArray = np.empty(0)
+        self.values: FloatArray = np.empty((0, 0))
+        self._joints = joints
+        self._kept: Sparse[_Kept] = Sparse(MOST_CHUNKS)
+
+    def add(self, step: int, row: TransitionRow) -> None:
+        """Add the row of a step, in which a chunk may take effect."""
+        if row["inner"] is not None and (chunk := row["inner"]["external_inputs"].get("chunk")) is not None:
+            age = row["info"]["step_index"] - 1 - chunk["born"]
+            self.count += 1
+            self._kept.add(_Kept(step, age, chunk["actions"], self._joints.origins(row)))
+
+    @property
+    def drawn(self) -> int:
+        """The number of chunks that are drawn."""
+        return len(self._kept.kept)
+
+    def read(self, read_array: Callable[[Mapping[str, Any]], NDArray[Any]], last_step: int) -> None:
+        """Compute the points up to `last_step`, with `read_array` as `Run.array`."""
+        steps, values = [], []
+        width = len(self._kept.kept[0].origins) if self._kept.kept else 0
+        for kept in self._kept.kept:
+            try:
+                actions = read_array(kept.actions)
+            except RecordError:  # the audit reports it
+                continue
+            if actions.dtype != np.float64 or not actions.shape[1:] == (len(kept.origins),) == (width,):
+                continue
+            planned = self._joints.plan(actions[max(kept.age, 0) :], kept.origins)[: last_step + 1 - kept.step]
+            places = np.linspace(0, len(planned) - 1, min(len(planned), _MOST_POINTS)).round().astype(int)
+            steps += [*(kept.step + places).tolist(), kept.step]
+            values += [*planned[places], np.full(width, np.nan)]
+        self.steps, self.values = np.array(steps, dtype=np.float64), np.array(values).reshape(len(steps), width)
+
 
 MOST_TRACED = 40
 """Episodes with charts. Each reason of an end is among them before any reason is there twice as often as another."""
@@ -145,10 +209,7 @@ class EpisodeTraces:
             self.kept.remove(self.by_importance()[-1])
 
     def by_importance(self) -> list[EpisodeTrace]:
-        """Return the kept traces, first one of each reason, then the second of each.
-
-        Within both, failures are first, then stops.
-        """
+        """Return one trace of each reason, then the second of each, failures and stops first."""
         ranks: Counter[tuple[str, str]] = Counter()
         keys = {}
         for trace in self.kept:

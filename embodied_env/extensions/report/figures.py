@@ -8,17 +8,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from embodied_env.extensions.report import charts
-from embodied_env.extensions.report.charts import Bar, Interval, Line, Marks
-from embodied_env.extensions.report.chunk_curves import ChunkCurves
-from embodied_env.extensions.report.episode_traces import EpisodeTrace
-from embodied_env.extensions.report.html_pages import format_number, plural, share_of
+from embodied_env.extensions.report.charts import Bar, Interval, Line, Marks, line_chart
+from embodied_env.extensions.report.episode_traces import ChunkCurves, EpisodeTrace
+from embodied_env.extensions.report.html_pages import format_number, mapping_of, plural, share_of
 from embodied_env.extensions.report.time_series import Trace
 from embodied_env.record.outcomes import Rate
+from embodied_env.record.run import read_json
 from embodied_env.record.summary import EpisodeOutcome
 
 KINDS = {
@@ -66,10 +67,7 @@ def draw_reasons(summary: Mapping[str, Any]) -> str:
 
 
 def draw_strip(episodes: Sequence[EpisodeOutcome], shown: Iterable[int]) -> str:
-    """Draw all episodes in order, in which the numbers of `shown` are links to their charts.
-
-    Many episodes share columns, which then are links to their first episode that is shown.
-    """
+    """Draw all episodes in order, in columns that link to the first of `shown` in them."""
     per_bar, numbers = max(1, math.ceil(len(episodes) / _MOST_BARS)), set(shown)
     bars = []
     for first in range(0, len(episodes), per_bar):
@@ -101,10 +99,7 @@ def _describe(group: Sequence[EpisodeOutcome]) -> str:
 
 
 def draw_events(trace: EpisodeTrace) -> Iterator[str]:
-    """Draw the steps in which something was unusual.
-
-    These are steps in which a gate acted, a reading was not good, a message was lost, or the policy was missing.
-    """
+    """Draw the steps in which a gate acted, a reading was bad or lost, or the policy was missing."""
     order = {"brake": 0, "limit": 1, "notice": 2}
     events = sorted(trace.events.items(), key=lambda item: (order[item[0][0]], -item[1].count))
     marks = [Marks(text, spans.spans, spans.count, style) for (style, text), spans in events[:_LONGEST_LIST]]
@@ -113,10 +108,7 @@ def draw_events(trace: EpisodeTrace) -> Iterator[str]:
 
 
 def draw_joints(trace: EpisodeTrace) -> Iterator[str]:
-    """Draw chunks, requested, applied and measured values, and limits of each joint.
-
-    It also draws where gates acted.
-    """
+    """Draw chunks, requested, applied and measured values of each joint, its limits and gates."""
     for index, name in enumerate([name for kind, name in trace.series if kind == "applied"][:MOST_JOINTS]):
         joint = trace.joints.by_name.get(name)
         lines = [
@@ -151,10 +143,7 @@ def draw_rewards(trace: EpisodeTrace) -> Iterator[str]:
 
 
 def draw_ages(trace: EpisodeTrace) -> Iterator[str]:
-    """Draw the ages of the observed readings, unless all are 0.
-
-    In lockstep all are 0.
-    """
+    """Draw the ages of the observed readings, unless all are 0, as in lockstep."""
     if any(np.any(series.values > 0.0) for (kind, _), series in trace.series.items() if kind == "age"):
         yield from _draw_all(trace, "age", "age of the readings", "ms")
 
@@ -184,3 +173,35 @@ def draw_episode(trace: EpisodeTrace) -> list[tuple[str, list[str]]]:
     """Return the heading and the drawings of each entry of `FIGURES` that has any."""
     drawn = [(heading, list(draw(trace))) for heading, draw in FIGURES]
     return [(heading, figures) for heading, figures in drawn if figures]
+
+
+_FILE = "playback.json"
+_MOST_EPISODES, _MOST_CHARTS = 5, 6  # that are drawn; charts of an episode
+
+
+def draw_deviations(folder: Path) -> list[str]:
+    """Return charts of the differences, first those that diverged first, of a valid file only."""
+    try:
+        content = read_json(folder / _FILE)
+    except ValueError:
+        return []
+    episodes, period_s = mapping_of(content).get("episodes"), _number(mapping_of(content).get("control_period_s"))
+    if not isinstance(episodes, list) or not 0.0 < period_s < math.inf:
+        return []
+    charts = []
+    for number, episode in enumerate(episodes[:_MOST_EPISODES], start=1):
+        columns = {name: mapping_of(each) for name, each in mapping_of(episode, "columns").items()}
+        differing = [name for name, each in columns.items() if _number(each.get("worst")) > 0.0]
+        diverged_s = {name: np.nan_to_num(_number(columns[name].get("diverged_s")), nan=math.inf) for name in differing}
+        for name in sorted(differing, key=lambda each: diverged_s[each])[:_MOST_CHARTS]:
+            values = columns[name].get("difference")
+            if isinstance(values, list) and values:
+                y = np.array([_number(value) for value in values])
+                line = Line("played less recorded", period_s * np.arange(len(y)), y, "s0")
+                charts.append(line_chart(f"episode {number}: {name}", [line], x_title="time, s"))
+    return charts
+
+
+def _number(value: Any) -> float:  # noqa: ANN401 - JSON types
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number else math.nan

@@ -47,10 +47,7 @@ def check_page_libraries() -> None:
 
 
 def format_number(value: float) -> str:
-    """Return `value` with three significant digits, without an exponent where it is readable.
-
-    The text is "none" if it is not finite.
-    """
+    """Return three significant digits, without an exponent if readable, or "none" if not finite."""
     if not math.isfinite(value):
         return "none"
     size = abs(value)
@@ -144,10 +141,7 @@ def _describe_policy(manifest: object) -> str:
 
 
 def _cell_class(content: object) -> str:
-    """Return the CSS class of a cell with text, or "".
-
-    It is "long" where words must be broken, and "wide" for several words.
-    """
+    """Return the CSS class of a cell: "long" to break words, "wide" for several words, or ""."""
     shown = str(content)
     if len(shown) <= _WIDE:
         return ""

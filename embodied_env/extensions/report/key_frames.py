@@ -28,10 +28,7 @@ _GREYS = (2.0, 90.0)  # percentiles of a depth image that are drawn darkest and 
 
 
 class KeyFrame(NamedTuple):
-    """An image of a camera in base 64, "" if it cannot be shown, and its caption.
-
-    `note` has its grey scale, or why it cannot be shown.
-    """
+    """An image as JPEG in base 64, "" if it cannot be shown, its caption, and a note on both."""
 
     caption: str
     jpeg: str
@@ -58,10 +55,7 @@ class KeyFrames:
                 kept.add((step, reference))
 
     def frames(self) -> dict[str, list[tuple[int, Reference]]]:
-        """Return step and reference of at most `MOST_FRAMES` images of each camera.
-
-        A repeated image counts once.
-        """
+        """Return step and reference of at most `MOST_FRAMES` different images of each camera."""
         found = {}
         for camera, sparse in self._kept.items():
             first_of: dict[str, tuple[int, Reference]] = {}
@@ -73,10 +67,7 @@ class KeyFrames:
         return found
 
     def pictures(self, read_array: Callable[[Mapping[str, Any]], NDArray[Any]]) -> dict[str, list[KeyFrame]]:
-        """Return the pictures of each camera, for which Pillow is required.
-
-        `read_array` is `embodied_env.record.Run.array`.
-        """
+        """Return the pictures of each camera (`read_array`: `Run.array`), for which Pillow is required."""
         return {
             camera: [
                 _picture(f"step {step}" if step else "reset", reference, read_array, is_bgr=camera in self._bgr)

@@ -16,10 +16,16 @@ from embodied_env.envs.remedies import UNMOVED
 from embodied_env.errors import ContractError, RecordError
 from embodied_env.extensions.audit import AuditReport, audit_run
 from embodied_env.extensions.report.episode_traces import EpisodeTraces, is_underrun
-from embodied_env.extensions.report.figures import KINDS, draw_episode, draw_rates, draw_reasons, draw_strip
+from embodied_env.extensions.report.figures import (
+    KINDS,
+    draw_deviations,
+    draw_episode,
+    draw_rates,
+    draw_reasons,
+    draw_strip,
+)
 from embodied_env.extensions.report.html_pages import check_page_libraries, describe_value, mapping_of, render_page
 from embodied_env.extensions.report.key_frames import can_draw
-from embodied_env.extensions.report.playback_curves import draw_deviations
 from embodied_env.extensions.report.totals import Clocks, Gates, Sensors, Stages, stage_label
 from embodied_env.record import Run
 from embodied_env.record.manifest import contract_of_manifest, world_of, write_text
@@ -132,10 +138,7 @@ def write_report(
 
 
 def build_page(run: Run, audit: AuditReport, found: RunStatistics, contract: Contract | None, problem: str) -> str:
-    """Return the report of `run`, whose rows are in `found`.
-
-    `problem` is why its contract cannot be read, or "".
-    """
+    """Return the report of `run`, with why its contract cannot be read as `problem`, or ""."""
     name, summary = run.path.resolve().name, found.outcomes.summary()
     contract_name = describe_value(mapping_of(run.manifest, "contract").get("name"))
     is_paced = contract is not None and run.manifest.get("pacing") == "realtime"

@@ -20,10 +20,7 @@ _Value = TypeVar("_Value")
 
 
 class BoundedDict(dict[_Key, _Value]):
-    """At most `most` entries created on first use.
-
-    `left_out` counts the calls of `entry` without room.
-    """
+    """At most `most` entries created on first use, with the refused calls as `left_out`."""
 
     def __init__(self, create: Callable[[], _Value], most: int = MOST_NAMES) -> None:
         super().__init__()
@@ -42,10 +39,7 @@ class BoundedDict(dict[_Key, _Value]):
 
 
 class Sparse(Generic[_Value]):
-    """At most `most` items evenly over a stream, by dropping every second one.
-
-    The first one is always among them.
-    """
+    """At most `most` items evenly over a stream, the first included, by dropping every second."""
 
     def __init__(self, most: int) -> None:
         self.kept: list[_Value] = []

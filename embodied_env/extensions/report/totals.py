@@ -79,10 +79,7 @@ class Stages:
 
 
 def age_is_known(reading: SensorInfo) -> bool:
-    """Return whether the age of a sensor's reading in an info is measured.
-
-    A held reading keeps its stamp.
-    """
+    """Return whether the age of a reading in an info is measured; a held one keeps its stamp."""
     return reading["quality"] != Quality.LOST and reading.get("stamp_quality", Quality.OK) == Quality.OK
 
 

@@ -29,10 +29,7 @@ _PAUSE_NS = NS_PER_S // 2  # between them
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerControllers:
-    """The controllers of ros2_control that the runner switches.
-
-    They are switched when it is activated, and back afterwards.
-    """
+    """The controllers of ros2_control that are switched while the runner is active."""
 
     activate: tuple[Topic, ...] = ()  # active while the runner is, such as the one that takes our commands
     deactivate: tuple[Topic, ...] = ()  # inactive meanwhile, such as the one that the robot boots with
@@ -122,10 +119,7 @@ class _Manager:
         self.name = self._listing.name.rpartition("/")[0]
 
     def switch(self, on: Sequence[str], off: Sequence[str]) -> None:
-        """Switch these controllers `on` and `off`, or raise BackendNotReadyError.
-
-        Raises NotRequestedError without the states of all of them, which were requested repeatedly.
-        """
+        """Switch these controllers, or raise BackendNotReadyError, without states NotRequestedError."""
         from embodied_env.messages.message_types import message_class
 
         try:

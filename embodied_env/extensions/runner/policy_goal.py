@@ -42,10 +42,7 @@ class PolicyGoal:
 
 
 def check_goal(goal: PolicyGoal, contract: Contract) -> dict[str, JointLimits]:
-    """Return the limits of a goal by joint.
-
-    Raises UsageError for a goal that the contract does not allow.
-    """
+    """Return the limits of a goal by joint, or raise UsageError if the contract forbids the goal."""
     if goal.instruction:
         check_instruction(goal.instruction)
     if goal.episodes < 0:

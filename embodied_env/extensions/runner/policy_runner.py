@@ -109,10 +109,7 @@ class PolicyRunner:
     # ------------------------------------------------------------------------------------------- transitions
 
     def configure(self) -> None:
-        """Load the contract and the policy, and check the robot without any publisher.
-
-        Raises EmbodiedEnvError if that fails.
-        """
+        """Load contract and policy, and check the robot without a publisher, or raise EmbodiedEnvError."""
         options = self._options
         contract = self.contract = load_contract(options.contract)
         check_blocks(contract)
@@ -267,10 +264,7 @@ class PolicyRunner:
             raise BackendNotReadyError(f"[{found[0].code}] {found[0].detail}")
 
     def start(self, goal: PolicyGoal) -> futures.Future[GoalResult]:
-        """Execute a goal that `check` accepts.
-
-        The future has its result, or an error that is no fault of the goal.
-        """
+        """Execute a goal that `check` accepts, whose result or error is in the future."""
         self.goal, self.result, self._stop_reason, self._prompt = goal, GoalResult(), "", goal.instruction
         self._is_plausible, self._begun_ns, self._goals = False, 0, self._goals + 1
         future: futures.Future[GoalResult] = futures.Future()
@@ -280,10 +274,7 @@ class PolicyRunner:
         return future
 
     def instruct(self, text: str) -> None:
-        """Change the prompt of the goal from the next inference on.
-
-        Raises UsageError for an invalid one, and without a goal.
-        """
+        """Change the prompt of the goal from the next inference on, or raise UsageError without a goal."""
         check_instruction(text)
         if not self.is_running:
             raise UsageError("no goal is executed (expected one); pass the instruction with the next goal")
@@ -299,10 +290,7 @@ class PolicyRunner:
             env.close()  # nothing else ends a reset, which may drive the robot home
 
     def wait(self) -> bool:
-        """Wait until the robot is at rest after `stop`.
-
-        Return False if the policy does not return in time.
-        """
+        """Return whether the robot is at rest after `stop`, False if the policy does not return."""
         if self._future is None:
             return True
         return not futures.wait([self._future], STOP_GRACE_S + stopping_time_s(self.contract)).not_done

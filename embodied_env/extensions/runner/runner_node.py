@@ -173,10 +173,7 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
         return TransitionCallbackReturn.SUCCESS if is_done else TransitionCallbackReturn.FAILURE
 
     def _change(self, state: str, act: Callable[[], None]) -> Any:  # noqa: ANN401
-        """Run `act` and enter `state`.
-
-        After an error of ours the node remains in its state, with the error as the reason.
-        """
+        """Run `act` and enter `state`, or stay in the state after an error of ours."""
         try:
             act()
         except EmbodiedEnvError as error:

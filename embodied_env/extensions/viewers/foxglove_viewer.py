@@ -31,10 +31,7 @@ _Message = Any  # of the SDK, which is optional
 
 
 class FoxgloveViewer:
-    """A sink of Foxglove's SDK, whose server keeps the newest message of each topic.
-
-    Later connections receive it.
-    """
+    """A sink of Foxglove's SDK, which sends the newest message of a topic to later connections."""
 
     def __init__(self, where: str, scene: Scene, *, plays: bool = False) -> None:
         """Open the server or the file.

@@ -72,10 +72,7 @@ class RerunViewer:
             recording.log(["scene", name], rerun.LineStrips3D.from_fields(colors=[color]), static=True)
 
     def show(self, drawing: Drawing) -> None:
-        """Show a step without its numbers, poses and paths, which wait for `flush`.
-
-        Rerun is slow at single ones.
-        """
+        """Show a step, except numbers, poses and paths, which Rerun takes slowly and wait for `flush`."""
         rerun, log = self._rerun, self._recording.log
         self._recording.set_time("step", sequence=drawing.step)
         self._recording.set_time("time", duration=drawing.time_s)
@@ -143,10 +140,7 @@ class RerunViewer:
 
 
 def _layout(rerun: Any, scene: Scene) -> Any:  # noqa: ANN401 - untyped
-    """Return a layout with scene, images and log left, joints in the middle, and the remaining plots right.
-
-    They are reward, gates, latency and readings.
-    """
+    """Return a layout with scene, images and log left, joints in the middle, other plots right."""
     plots = rerun.blueprint
     images = [plots.Spatial3DView(origin="scene", name="robot and sensors")]
     images += [plots.Spatial2DView(origin=f"cameras/{_part(rerun, name)}", name=name) for name in scene.cameras]

@@ -51,10 +51,7 @@ class Pose(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The triangles of one colour in the frame of a link.
-
-    Vertices have the shape (n, 3), in m, and their indices (k, 3).
-    """
+    """Triangles of one colour in a link's frame, of vertices (n, 3), m, and their indices (k, 3)."""
 
     link: str
     color: Color
@@ -71,10 +68,7 @@ class RobotGeometry:
     """
 
     def __init__(self, mujoco: Any, mj: Any, data: Any, bodies: Mapping[int, str], names: Mapping[str, str]) -> None:  # noqa: ANN401 - mujoco has no type stubs
-        """Read the geoms of `bodies`, which maps an index to a link.
-
-        `names` maps joints of the contract to other ones of the model.
-        """
+        """Read the geoms of `bodies` (index -> link), with other `names` of joints in the model."""
         self._mujoco, self._mj, self._data = mujoco, mj, data
         self.base_sensor, self.root = "", FIXED_FRAME
         self.mimics: dict[str, tuple[str, float, float]] = {}
@@ -100,10 +94,7 @@ class RobotGeometry:
             self._mujoco.mju_negPose(*self._offset, self._mj.site_pos[site], self._mj.site_quat[site])
 
     def place(self, positions: Mapping[str, float], base: Pose | None = None) -> dict[str, Pose]:
-        """Return the pose of each link for these joint positions and pose of `base_sensor`.
-
-        Joints and base that are not given stay.
-        """
+        """Return the pose of each link for these joints and this pose of `base_sensor`; others stay."""
         if base is not None:
             x, y, z, w = base.quaternion
             position, turn = np.zeros(3), np.zeros(4)
@@ -119,10 +110,7 @@ class RobotGeometry:
         return found
 
     def tool_path(self, rows: Iterable[Mapping[str, float]]) -> FloatArray:
-        """Return the position of the tool for each of several joint positions, (n, 3).
-
-        The tool is its site, or the last link.
-        """
+        """Return the positions, (n, 3), of the tool, its site or the last link, for joint positions."""
         found, before = [], np.array(self._data.qpos)
         for positions in rows:
             self._move(positions)
@@ -205,10 +193,7 @@ def _from_model(contract: Contract, profile: WorldProfile, path: str) -> RobotGe
 
 
 def _from_urdf(text: bytes, folder: Path | None, *, source: str) -> RobotGeometry:
-    """Read a URDF and its meshes, none without a `folder`, or raise ContractError, or ValueError of MuJoCo.
-
-    A link without a mesh that can be read has its collision geometry.
-    """
+    """Read a URDF and its meshes, none without a `folder`, else collision geometry of a link."""
     robot, root, mujoco = parse_urdf(text, source=source), ET.fromstring(text), import_mujoco()  # noqa: S314 - parse_urdf refuses a DOCTYPE
     for parent in (root, *root.iter("material")):  # what else may name files
         for element in (*parent.findall("mujoco"), *parent.findall("texture")):

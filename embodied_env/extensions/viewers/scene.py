@@ -103,10 +103,7 @@ class Scene:
     """
 
     def __init__(self, contract: Contract, *, geometry: RobotGeometry | str, start_ns: int, pacing: str | None) -> None:
-        """Start before the first step.
-
-        In lockstep a step is drawn as long as its control period.
-        """
+        """Start before the first step; in lockstep each lasts its control period."""
         self.contract, self.geometry, self.start_ns = contract, geometry, start_ns
         self._period_s = contract.control_period_s if pacing == "lockstep" else None
         self._joints = Joints(contract)
@@ -258,10 +255,7 @@ def _readings(contract: Contract, name: str) -> list[_Reading]:
 
 
 def _returns(spec: FieldSpec, column: Column, values: NDArray[Any]) -> NDArray[np.float32] | None:
-    """Return the points of a cloud, or of a scan at angles that the contract fixes.
-
-    A row has no other angles.
-    """
+    """Return the points of a cloud, or of a scan at angles that the contract fixes."""
     measured = points_m = values
     if column == "rays":
         if spec.resample is None or spec.unit != "m":

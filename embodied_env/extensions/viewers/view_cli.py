@@ -25,13 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show one run until it is written or passed to the viewer.
-
-    For a page or a server, return when Ctrl-C ends it.
-    """
+    """Show one run until it is written or passed to the viewer, or Ctrl-C ends the server."""
     from embodied_env.errors import UsageError
-    from embodied_env.extensions.viewers.live_view import view_run
-    from embodied_env.extensions.viewers.view_target import FILES, checked_view, open_viewer, scene_of_run
+    from embodied_env.extensions.viewers.live_view import FILES, checked_view, open_viewer, scene_of_run, view_run
     from embodied_env.record import read_run
 
     if args.save is not None and not args.save.endswith(FILES):

@@ -105,10 +105,7 @@ class ChaosNode:
             raise self._error
 
     def wait_connected(self, timeout_s: float = 10.0) -> None:
-        """Wait for a publisher of the source and a subscriber of the target.
-
-        Raises BackendNotReadyError after `timeout_s`.
-        """
+        """Wait for publisher and subscriber, or raise BackendNotReadyError after `timeout_s`."""
         ros, (source, target) = self._ros, self._topics
         if ros is None:
             raise BackendNotReadyError("chaos node is not running; use it in a with statement")

@@ -40,10 +40,7 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Hit:
-    """When a fault hits an item, with the item's random numbers there.
-
-    The time counts since the faults began.
-    """
+    """When a fault hits an item, since the faults began, with the item's random numbers there."""
 
     now_ns: int
     elapsed_ns: int
@@ -96,10 +93,7 @@ class Fault:
             raise UsageError(f"invalid {type(self).__name__}.{name}: {getattr(self, name)!r} (expected {expected})")
 
     def hits(self, elapsed_s: float, rng: np.random.Generator) -> bool:
-        """Return whether the fault hits a message that arrives now, with one draw of `rng`.
-
-        The draw is made in every case.
-        """
+        """Return whether the fault hits a message that arrives now, by exactly one draw of `rng`."""
         return bool(rng.random() < self.share) and self.after_s <= elapsed_s < self.after_s + self.duration_s
 
     def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item] | None:
@@ -174,10 +168,7 @@ class Duplicate(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Reorder(Fault):
-    """The next `places` messages without a hit overtake one.
-
-    That one waits at most `MAX_HELD_S`.
-    """
+    """The next `places` messages without a hit overtake one, which waits `MAX_HELD_S` at most."""
 
     places: int = 1
     counted_as: ClassVar[str] = "reordered"
@@ -203,10 +194,7 @@ class Reorder(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Corrupt(Fault):
-    """One floating-point number of the message, or with `every` all, become `value`.
-
-    A single one is drawn by the seed.
-    """
+    """One floating-point number of the message, drawn, or with `every` all, become `value`."""
 
     value: float = math.nan
     every: bool = False
@@ -271,10 +259,7 @@ class Restamp(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Burst(Fault):
-    """Messages of the first `hold_s` of each `every_s` are released together.
-
-    They are released at the end of `hold_s`.
-    """
+    """Messages of the first `hold_s` of each `every_s` are released together at its end."""
 
     hold_s: float
     every_s: float
@@ -311,10 +296,7 @@ FAULTS: tuple[type[Fault], ...] = (Drop, Delay, Duplicate, Reorder, Corrupt, Fre
 
 
 def rng_of(seed: int, place: int, number: int, copy: int = 0) -> np.random.Generator:
-    """Return the random numbers of a message, or a copy of it, at the fault at `place`.
-
-    All arguments are at least 0.
-    """
+    """Return the random numbers of a message or copy at the fault at `place`, all numbers >= 0."""
     return np.random.default_rng((seed, place, number, copy))
 
 

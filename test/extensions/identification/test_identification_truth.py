@@ -11,9 +11,9 @@ import two_links
 from identified_arm import identified_model
 
 from embodied_env.contract.contract_loader import dump_contract
+from embodied_env.extensions.calibration.excitation import record_excitation
 from embodied_env.extensions.calibration.planned_moves import brisk_moves
 from embodied_env.extensions.identification.identification import identify
-from embodied_env.extensions.identification.recorded_excitation import record_excitation
 from embodied_env.extensions.identification.rollouts import Parameter
 from embodied_env.processes.child_process import Child, simulator
 from embodied_env.sim.identified_parameters import IdentifiedParameter, write_identified

@@ -24,9 +24,8 @@ from embodied_env.contract import load_contract
 from embodied_env.errors import MissingDependencyError, UsageError
 from embodied_env.extensions.viewers import live_view
 from embodied_env.extensions.viewers.foxglove_viewer import FoxgloveViewer
-from embodied_env.extensions.viewers.live_view import view_run
+from embodied_env.extensions.viewers.live_view import scene_of_run, view_run
 from embodied_env.extensions.viewers.robot_geometry import find_geometry
-from embodied_env.extensions.viewers.view_target import scene_of_run
 from embodied_env.record import read_run
 
 ROOT = Path(__file__).parents[3]

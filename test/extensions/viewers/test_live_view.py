@@ -17,10 +17,9 @@ from embodied_env.cli.main import main
 from embodied_env.contract import load_contract
 from embodied_env.errors import MissingDependencyError, UsageError
 from embodied_env.extensions.viewers import live_view, rerun_viewer
-from embodied_env.extensions.viewers.live_view import LiveView, view_run
+from embodied_env.extensions.viewers.live_view import LiveView, open_viewer, scene_of_run, view_run
 from embodied_env.extensions.viewers.robot_geometry import find_geometry
 from embodied_env.extensions.viewers.scene import Scene
-from embodied_env.extensions.viewers.view_target import open_viewer, scene_of_run
 from embodied_env.record import read_run
 
 

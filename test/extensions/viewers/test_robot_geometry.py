@@ -12,8 +12,8 @@ from shipped_contracts import changed_contract, changed_text
 import embodied_env
 from embodied_env.contract import load_contract, parse_contract
 from embodied_env.errors import UsageError
+from embodied_env.extensions.viewers.live_view import scene_of_run
 from embodied_env.extensions.viewers.robot_geometry import Pose, find_geometry
-from embodied_env.extensions.viewers.view_target import scene_of_run
 from embodied_env.record.manifest import contract_of_manifest
 from embodied_env.sim.mujoco_kinematics import MujocoKinematics
 from embodied_env.sim.world_profile import load_profile

@@ -12,10 +12,9 @@ import embodied_env
 from embodied_env.contract import load_contract
 from embodied_env.contract.spaces import ActionLayout, field_layouts, message_field
 from embodied_env.extensions.viewers.foxglove_viewer import FoxgloveViewer
-from embodied_env.extensions.viewers.live_view import row_of
+from embodied_env.extensions.viewers.live_view import row_of, scene_of_run
 from embodied_env.extensions.viewers.robot_geometry import find_geometry
 from embodied_env.extensions.viewers.scene import Scene
-from embodied_env.extensions.viewers.view_target import scene_of_run
 from embodied_env.messages.declaration import AXES
 from embodied_env.record import read_run
 from embodied_env.sim.mujoco_kinematics import MujocoKinematics

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from embodied_env.extensions.report.playback_curves import draw_deviations
+from embodied_env.extensions.report.figures import draw_deviations
 
 COLUMN = {"worst": 0.2, "diverged_s": 0.1, "difference": [0.0, 0.1, None, 0.2]}
 EQUAL = {"worst": 0.0, "diverged_s": None, "difference": [0.0, 0.0]}

@@ -10,8 +10,7 @@ from shipped_contracts import changed_contract
 import embodied_env
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import RecordError
-from embodied_env.extensions.report.chunk_curves import MOST_CHUNKS
-from embodied_env.extensions.report.episode_traces import EpisodeTrace
+from embodied_env.extensions.report.episode_traces import MOST_CHUNKS, EpisodeTrace
 from embodied_env.extensions.report.figures import draw_episode
 from embodied_env.record import read_run
 from embodied_env.record.step_values import Joints

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from embodied_env.cli import service_checks as services
+from embodied_env.cli import installation_checks as services
 from embodied_env.cli.installation_checks import examine_installation
 from embodied_env.cli.main import VERBS
 

@@ -14,8 +14,8 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.reset_draws import ResetRoutine
 from embodied_env.envs.reset_procedure import require_operator
 from embodied_env.errors import BackendNotReadyError, UsageError
+from embodied_env.extensions.calibration.excitation import record_excitation
 from embodied_env.extensions.calibration.planned_moves import PlannedMove, brisk_moves
-from embodied_env.extensions.identification.recorded_excitation import record_excitation
 from embodied_env.record import read_run
 from embodied_env.record.row_types import TRANSITION
 from embodied_env.timing.clock import SteadyClock
