@@ -42,10 +42,18 @@ from embodied_env.contract import Contract
 from embodied_env.contract.contract_loader import dump_contract
 from embodied_env.messages.message_types import message_class
 from embodied_env.processes.child_process import Child, ProcessSpec
-from embodied_env.ros.embedded_sim.lockstep_protocol import STEP_TOPIC, StepRequest, command_crc32
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import RELIABLE
-from embodied_env.ros.wire.reset_protocol import EPOCH_PARAMETER, NODE, RESET_SERVICE, SEED_PARAMETER, ResetReply
+from embodied_env.ros.wire.simulator_protocol import (
+    EPOCH_PARAMETER,
+    NODE,
+    RESET_SERVICE,
+    SEED_PARAMETER,
+    STEP_TOPIC,
+    ResetReply,
+    StepRequest,
+    command_crc32,
+)
 from embodied_env.timing.clock import NS_PER_S, SteadyClock
 
 from .arm import endless_arm

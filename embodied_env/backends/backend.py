@@ -81,10 +81,7 @@ class Capabilities:
 
     @property
     def world(self) -> World:
-        """World that the commands move, which is "simulator", "emulator" or "robot".
-
-        It is "dry run" if the commands move none.
-        """
+        """World that the commands move, which is "simulator", "emulator" or "robot", or "dry run" if they move none."""
         return name_world(vars(self))
 
 
@@ -136,10 +133,7 @@ class Resettable(Protocol):
         """Ask the operator, or raise BackendNotReadyError without a confirmation in time."""
 
     def verify(self, deadline_ns: int) -> Snapshot:
-        """Return a snapshot newer than this call, or raise BackendNotReadyError.
-
-        Every sensor in it is newer.
-        """
+        """Return a snapshot in which every sensor is newer than this call, or raise BackendNotReadyError."""
 
 
 @runtime_checkable
@@ -160,10 +154,7 @@ class NewestSource(Protocol):
 
 @runtime_checkable
 class CommandTimeout(Protocol):
-    """Backend whose controller obeys a velocity for `downstream_timeout_s`.
-
-    None means unlimited or unknown.
-    """
+    """Backend whose controller obeys a velocity for `downstream_timeout_s`, None if unlimited or unknown."""
 
     downstream_timeout_s: float | None
 
@@ -177,10 +168,7 @@ class Paced(Protocol):
 
 @runtime_checkable
 class Delayed(Protocol):
-    """Backend with injected delays.
-
-    `inference_ns` is the time from the newest observation until its command.
-    """
+    """Backend with injected delays, of which `inference_ns` is that from the newest observation until its command."""
 
     inference_ns: int
 
@@ -201,10 +189,7 @@ class MessageSource(Protocol):
 
 @runtime_checkable
 class Renderable(Protocol):
-    """A backend that renders images.
-
-    With the render mode "human" it also shows its world in a window.
-    """
+    """A backend that renders images, and with the render mode "human" shows its world in a window."""
 
     def render(self) -> NDArray[np.uint8]:
         """Return an image of the world, shape (height, width, 3)."""
@@ -237,10 +222,7 @@ class ReplaySource(Protocol):
 
 @runtime_checkable
 class Recorded(Protocol):
-    """A backend that replays a recorded run.
-
-    The recorded task results replace an untrusted task.
-    """
+    """A backend that replays a recorded run, in which the recorded task results replace an untrusted task."""
 
     playback: ReplaySource  # recorded stamps and external inputs
     task_file: str | Path | None  # file to load the task from (``FILE.py`` or ``FILE.py:Class``)
@@ -268,11 +250,7 @@ class ContractSource(Protocol):
 
 
 def find_estop_source(backend: Backend) -> EstopSource | None:
-    """Return `backend` if it declares safety inputs, else None.
-
-    Raises:
-        TypeError: when they are declared but cannot be read; the robot must not pass for one without safety inputs.
-    """
+    """Return `backend` if it declares safety inputs, or raise TypeError if it does and cannot read them."""
     if not backend.capabilities.estop_inputs:
         return None
     if not isinstance(backend, EstopSource):

@@ -67,10 +67,7 @@ def make_backend(
 
 
 def find_contract_of(name: str, options: Mapping[str, Any]) -> Contract:
-    """Return the contract that the backend called `name` has itself.
-
-    Raises UsageError if it has none.
-    """
+    """Return the contract that the backend called `name` has itself, or raise UsageError if it has none."""
     _, factory = _find(name, None)
     if not isinstance(factory, ContractSource):
         raise UsageError(
@@ -88,18 +85,12 @@ def unknown_backend(name: str) -> str:
 
 
 def backend_accepts(name: str, option: str, *, pacing: str | None = None) -> bool:
-    """Return whether the backend called `name` has the option.
-
-    Raises UsageError for an unknown name or pacing.
-    """
+    """Return whether a backend has the option, or raise UsageError for an unknown name or pacing."""
     return option in inspect.signature(_find(name, pacing)[1]).parameters
 
 
 def _find(name: str, pacing: str | None) -> tuple[Plugin, BackendFactory]:
-    """Return the plug-in and the factory of the backend called `name` with this pacing.
-
-    None is the default pacing. Its entry points are ``NAME.PACING``, or ``NAME`` for a factory of every pacing.
-    """
+    """Return plug-in and factory of ``NAME.PACING``, or of ``NAME`` for every pacing, of which None is the default."""
     if not isinstance(name, str):
         raise UsageError(f"invalid backend: {name!r} (expected a name, one of: {', '.join(known_backends())})")
     names = [known for known in plugin_names("backends") if known.partition(".")[0] == name]

@@ -121,10 +121,7 @@ class FakeBackend:
         """Do nothing."""
 
     def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:  # noqa: ARG002 - it is instant
-        """Draw the constants by the seed and place each joint in the middle of its range.
-
-        A joint without a range is at zero.
-        """
+        """Draw the constants by the seed and place each joint in the middle of its range, or at zero."""
         rng = np.random.default_rng(request.seed)
         sampled = draw_options(self._contract.reset_options, request.seed, request.options, rng)
         for name, sensor in self._contract.sensors.items():
@@ -269,7 +266,6 @@ realtime_fake = partial(FakeBackend, free_running=True)
 
 
 def _remember(kept: list[Any], new: object) -> None:
-    """Append `new` and drop the oldest, since episodes may be long."""
     kept.append(new)
     if len(kept) >= 2 * KEPT:
         del kept[:KEPT]

@@ -16,10 +16,7 @@ from embodied_env.timing.delay_model import DelayModel, check_delays, schedule_o
 
 
 def forwarded(name: str, *default: Any) -> Any:  # noqa: ANN401 - the type of the backend's attribute
-    """Return a property that reads `name` of the wrapped backend, or `default`.
-
-    The default applies if the backend lacks it.
-    """
+    """Return a property that reads `name` of the wrapped backend, or `default` if the backend lacks it."""
     return property(lambda self: getattr(self._world, name, *default))
 
 

@@ -20,7 +20,7 @@ PARTS: Mapping[str, str] = {
     "load_team": "embodied_env.extensions.teams.team_file:load_team",
     "load_simulator_profile": "embodied_env.extensions.gazebo.external_sim_profile:load_simulator_profile",
     "simulator_profile": "embodied_env.extensions.gazebo.external_sim_profile:SimulatorProfile",
-    "gazebo_version_checks": "embodied_env.extensions.gazebo.gazebo_versions:version_checks",
+    "gazebo_version_checks": "embodied_env.extensions.gazebo.simulator_survey:version_checks",
     "survey_simulator": "embodied_env.extensions.gazebo.simulator_survey:survey_simulator",
 }
 """Objects of extensions that the core uses where they are installed."""

@@ -47,7 +47,7 @@ BUILT_IN: Mapping[str, dict[str, str]] = {
         "fake.lockstep": "embodied_env.backends.fake_backend:FakeBackend",
         "fake.realtime": "embodied_env.backends.fake_backend:realtime_fake",
         "mujoco.lockstep": "embodied_env.backends.mujoco_backend:MujocoBackend",
-        "mujoco.realtime": "embodied_env.backends.mujoco_realtime_backend:RealtimeMujocoBackend",
+        "mujoco.realtime": "embodied_env.backends.mujoco_backend:RealtimeMujocoBackend",
         "mujoco_ros.lockstep": "embodied_env.ros.embedded_sim.lockstep_backend:MujocoRosBackend",
         "mujoco_ros.realtime": "embodied_env.ros.embedded_sim.realtime_backend:RealtimeMujocoRosBackend",
         "gazebo.lockstep": "embodied_env.extensions.gazebo.gazebo_backend:GazeboBackend",

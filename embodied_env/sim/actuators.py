@@ -1,9 +1,13 @@
-"""Conversion of commands to controls of a MuJoCo model's servos and base drives."""
+"""Conversion of commands to controls of a MuJoCo model's servos and base drives, also delayed or interpolated."""
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +17,11 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import UsageError
 from embodied_env.sim.servos import SITE_AXES
+from embodied_env.sim.simulated_delays import DelayedWorld, TimedQueue
 from embodied_env.sim.world_model import MjData, WorldModel
+from embodied_env.sim.world_profile import EmulatorSpec
 
+_TICKS_PER_PERIOD = 5  # ticks of a free-running world, approximately
 _NOTHING = 1e-9  # of a physics step: less than a ns
 
 
@@ -184,11 +191,7 @@ class SetpointInterpolator:
         self._done = done
 
     def advance(self, commands: Sequence[tuple[float, FloatArray]] = ()) -> FloatArray:
-        """Advance by a step and return its setpoints, shape (n_joints,).
-
-        Args:
-            commands: commands that take effect during the step, in order: the elapsed fraction of it, and the values.
-        """
+        """Advance by a step with commands at fractions of it, in order, and return its setpoints, shape (n_joints,)."""
         begin = self._lagging if self._lag else self._position()
         area, at = np.zeros_like(begin), 0.0
         for after, values in commands:
@@ -198,7 +201,6 @@ class SetpointInterpolator:
         return np.where(self._is_velocity, area + self._integrate(1.0 - at), begin)
 
     def _position(self) -> FloatArray:
-        """Return the current point on the line to the target, without the lag."""
         if self._done > self._period or not self._period:
             return self._target
         return self._start + self._done / self._period * (self._target - self._start)
@@ -247,3 +249,102 @@ def _drive(name: str, actuator: ActuatorSpec, model: WorldModel) -> tuple[list[i
         "angular.z": np.array([-0.5, 0.5]) * drive.separation_m / drive.radius_m,
     }
     return wheels, np.stack([by_axis[axis] for axis in axes], axis=1)
+
+
+PathState: TypeAlias = tuple[tuple[FloatArray, FloatArray, FloatArray, float], TimedQueue[FloatArray]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTiming:
+    """A step is a control period in lockstep, and a tick of a free-running world."""
+
+    tick_ns: int  # the duration of a step
+    substeps: int  # number of physics steps in it
+    period_substeps: int  # number of physics steps in a control period
+
+
+def resolve_timing(model: WorldModel, emulator: EmulatorSpec | None) -> StepTiming:
+    """Return the timing of a world, free-running with `emulator`, or raise ContractError for parts of physics steps."""
+    contract = model.contract
+    substeps = period_substeps = _whole_substeps(model, contract.control_period_s, "control_period_s")
+    if emulator is not None:
+        substeps = max(1, round(period_substeps / _TICKS_PER_PERIOD))
+        if emulator.tick_s is not None:
+            substeps = _whole_substeps(model, emulator.tick_s, f"{model.path}.emulator.tick_s")
+    tick_ns = contract.control_period_ns * substeps // period_substeps
+    return StepTiming(tick_ns=tick_ns, substeps=substeps, period_substeps=period_substeps)
+
+
+def _whole_substeps(model: WorldModel, duration_s: float, path: str) -> int:
+    timestep_s = float(model.mj.opt.timestep)
+    substeps = round(duration_s / timestep_s)
+    if substeps < 1 or not math.isclose(substeps * timestep_s, duration_s):
+        problem = f"{duration_s} s (expected a whole number of timesteps of the model, {timestep_s} s)"
+        raise model.error(path, problem)
+    return substeps
+
+
+class CommandPath:
+    """Converts commands to the controls of each physics step."""
+
+    def __init__(
+        self,
+        model: WorldModel,
+        actuation: Actuation,
+        timing: StepTiming,
+        emulator: EmulatorSpec | None,
+        delayed: DelayedWorld | None,
+    ) -> None:
+        """Prepare with `delayed`, and by default for commands reached in one control period without lag."""
+        self._actuation, self._timing, self._delayed = actuation, timing, delayed
+        period_steps, lag_steps = float(timing.period_substeps), 0.0
+        if emulator is not None:
+            timestep_s, period_s = float(model.mj.opt.timestep), emulator.interpolation_s
+            setpoint_steps = period_steps / model.contract.setpoints_per_step
+            period_steps = setpoint_steps if period_s is None else period_s / timestep_s
+            lag_steps = emulator.servo_lag_s / timestep_s
+        self._interpolator = SetpointInterpolator(actuation.is_velocity, period_steps=period_steps, lag_steps=lag_steps)
+        self._late_commands: TimedQueue[FloatArray] = TimedQueue()
+
+    def begin(self) -> None:
+        """Rest at the target of the actuation, without pending commands."""
+        self._late_commands.clear()
+        self._interpolator.begin(self._actuation.target)
+
+    def save(self) -> PathState:
+        """Return the state, which later steps do not change."""
+        return self._interpolator.save(), copy(self._late_commands)
+
+    def load(self, state: PathState) -> None:
+        """Continue from a saved state."""
+        interpolation, late_commands = state
+        self._interpolator.load(interpolation)
+        self._late_commands = copy(late_commands)
+
+    def command(self, values: FloatArray, now_ns: int, delay_ns: int | None) -> None:
+        """Accept a command, which acts after the injected delay or `delay_ns`, or at once if that is None."""
+        if self._delayed is not None:
+            self._delayed.command(self._actuation.checked(values))
+        elif delay_ns is not None:
+            self._late_commands.put(now_ns + delay_ns, self._actuation.checked(values))
+        else:
+            self._actuation.command(values)
+            self._interpolator.command(self._actuation.target)
+
+    def controls(self, commands: Sequence[tuple[int, FloatArray]], now_ns: int, *, is_delayed: bool) -> FloatArray:
+        """Apply the commands of a step and return the controls of its physics steps, shape (n_substeps, n_controls)."""
+        tick_ns, substeps = self._timing.tick_ns, self._timing.substeps
+        if self._delayed is not None:
+            commands = self._delayed.next_step(now_ns, now_ns + tick_ns)
+        elif is_delayed:
+            commands = [*commands, *self._late_commands.take_within(now_ns, now_ns + tick_ns)]
+        rows = []
+        waiting = deque((after_ns * substeps / tick_ns, values) for after_ns, values in commands)
+        for substep in range(substeps):
+            within = []
+            while waiting and (waiting[0][0] < substep + 1 or substep + 1 == substeps):
+                after, values = waiting.popleft()
+                self._actuation.command(values)
+                within.append((min(1.0, after - substep), self._actuation.target))
+            rows.append(self._actuation.controls(self._interpolator.advance(within)))
+        return np.array(rows)

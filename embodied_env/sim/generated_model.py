@@ -74,7 +74,6 @@ def generate_model(contract: Contract, profile: WorldProfile) -> str:
 
 
 def _add_link(parent: Element, joint: str, limits: JointLimits, *, ref: float = 0.0, turn: int = 0) -> Element:
-    """Add and return the body of a link that `joint` moves about its z axis or, with `turn`, its y axis."""
     body = _add(parent, "body", name=joint, pos=f"0 0 {_LINK_M}", gravcomp=1)
     kind, axis = ("slide", "1 0 0") if limits.unit == "m" else ("hinge", "0 1 0" if turn else "0 0 1")
     _add(body, "joint", name=joint, type=kind, axis=axis, armature=1, ref=ref, **_limited("", limits))
@@ -83,7 +82,6 @@ def _add_link(parent: Element, joint: str, limits: JointLimits, *, ref: float = 
 
 
 def _add_chassis(world: Element, servos: Element, drive: Drive) -> Element:
-    """Add and return the body of a chassis with the wheels of `drive` and two casters."""
     radius_m, half_m = drive.radius_m, drive.separation_m / 2
     base = _add_body(world, radius_m, [(-half_m, 0), (half_m, 0)])
     for wheel, y_m in ((drive.left, half_m), (drive.right, -half_m)):
@@ -131,7 +129,6 @@ def _add_names(root: Element, world: Element, base: Element, mount: Element, pro
 
 
 def _limited(kind: str, limits: JointLimits) -> dict[str, str]:
-    """Return the attributes of a joint's range, or of the range of its ``ctrl``."""
     if limits.position is None:
         return {}
     return {f"{kind}limited": "true", f"{kind}range": " ".join(map(str, limits.position))}

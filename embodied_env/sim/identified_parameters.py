@@ -107,10 +107,7 @@ class IdentifiedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Residual:
-    """Root mean square of measured less simulated motion of a joint on held-out data.
-
-    Its unit is rad or m, and per s for velocities.
-    """
+    """Root mean square of measured less simulated motion of a joint on held-out data, rad or m, or per s."""
 
     before: NotNegative  # with the model's values
     after: NotNegative  # with the identified ones
@@ -178,10 +175,7 @@ def write_identified(model: IdentifiedModel, path: str | Path, *, replace: bool 
 
 
 def load_identified(contract: Contract, file: str, sha256: str | None, path: str) -> IdentifiedModel:
-    """Read the `file` that the profile key at `path` names, or raise ContractError.
-
-    `sha256` is that of its content when the contract was loaded, if known. No file of the contract of a run is opened.
-    """
+    """Read the `file` of a profile key, of this `sha256` if the loaded contract has one, or raise ContractError."""
     where = f"{path}.file"
     try:
         content = read_file(contract.resolve_path(file))
@@ -212,10 +206,7 @@ def _as_lists(value: Any) -> Any:  # noqa: ANN401 - YAML types
 
 
 def draw_identified(parameters: Sequence[IdentifiedParameter], seed: int) -> FloatArray:
-    """Return a value of each parameter, drawn evenly from its interval, each with a generator of its own.
-
-    Parameters are drawn independently: the draws cover the box of their intervals.
-    """
+    """Return a value of each parameter, drawn evenly from its interval and independently of the others."""
     names = [parameter_name(each.kind, each.of) for each in parameters]
     rngs = [np.random.default_rng([seed, *f"{IDENTIFIED}.{name}".encode()]) for name in names]
     values = np.array([rng.uniform(each.low, each.high) for rng, each in zip(rngs, parameters, strict=True)])

@@ -122,7 +122,6 @@ class Physics:
             self.check_stable()
 
     def _save(self) -> None:
-        """Save the state that the data has, and its inputs, for the next steps."""
         self.warned[:] = 0
         self.mujoco.mj_getState(self.mj, self._data, self._state[0], self._state_kinds)
         self.mujoco.mj_getState(self.mj, self._data, self._inputs[0], self._input_kinds)
@@ -133,7 +132,6 @@ class Physics:
         self._is_saved = False
 
     def _loop(self, done: int, controls: FloatArray, moved: Mapping[int, FloatArray]) -> None:
-        """Take the physics steps after the first `done`."""
         self.edit()
         mj_step, mj, data, ctrl, places = self.mujoco.mj_step, self.mj, self._data, self._data.ctrl, self.places
         for step in range(done, len(controls)):

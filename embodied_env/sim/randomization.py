@@ -78,10 +78,7 @@ class ResetRandomizer:
     def __init__(
         self, model: WorldModel, data: MjData, movers: Mapping[str, MovingBody], channels: Mapping[str, SensorChannel]
     ) -> None:
-        """Resolve the ``draws`` of the profile, or raise ContractError where they, model and contract disagree.
-
-        `data` is at the start of an episode.
-        """
+        """Resolve the ``draws`` for `data` at the start of an episode, or raise ContractError for conflicts."""
         options = model.contract.reset_options
         self._model, self._data, self._movers, self._channels = model, data, movers, channels
         self._start = data.qpos.copy()
@@ -179,7 +176,6 @@ class ResetRandomizer:
         return self._delay_setter(target, where) if key == "delay" else self._command_delay_setter(draw, where)
 
     def _claim(self, kind: str, one: object, name: str, path: str) -> None:
-        """Raise ContractError if an option sets this object already."""
         first = self._claimed.get((kind, one))
         self._model.require(first is None, path, f"{name!r} is set by {first} already (expected once)")
         self._claimed[kind, one] = path
@@ -264,7 +260,6 @@ class ResetRandomizer:
         return scale
 
     def _rows_of(self, key: str, name: str, path: str) -> list[int]:
-        """Return the rows of the model's fields that belong to a body, geom or joint."""
         model, mj, mujoco = self._model, self._model.mj, self._model.mujoco
         if key == "mass":
             return [model.find("body", name, path)]

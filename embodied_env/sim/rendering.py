@@ -236,7 +236,6 @@ def _metres(z_buffer: NDArray[np.float32], eye: Any) -> NDArray[np.float32]:  # 
 
 
 def _free_dropped() -> None:
-    """Free the contexts of renderers that were not closed."""
     while _dropped:
         _free(*_dropped.pop())
 
@@ -250,10 +249,7 @@ def _free(gl: Any, mjr: Any, pid: int) -> None:  # noqa: ANN401 - mujoco has no 
 
 
 class ViewerWindow:
-    """Viewer window, opened at the first `show`, of copies, so that users cannot change the simulation.
-
-    It needs a display, see `display_available`.
-    """
+    """Viewer window, opened at the first `show`, of copies, so that users cannot change the simulation."""
 
     def __init__(self, mujoco: Any, model: Any) -> None:  # noqa: ANN401 - mujoco has no type stubs
         self._mujoco, self._model = mujoco, model

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,11 @@ from embodied_env.messages.ranges import window_of
 from embodied_env.messages.sensor_types import SENSOR_MESSAGES
 from embodied_env.messages.vectors import position_confidence
 from embodied_env.sim.sensor_reader import SensorOutput, Values
-from embodied_env.sim.world_profile import Source
+from embodied_env.sim.world_model import WorldModel
+from embodied_env.sim.world_profile import Driver, Source
 
 _NS_PER_S = 1e9
+_MAX_TICKS_NS = 1e9 * (1.0 + 1e-9)  # maximum of a rate, Hz, times a tick, ns
 
 
 class ValueReceiver:
@@ -99,10 +101,7 @@ class SensorChannel:
     """
 
     def __init__(self, name: str, spec: SensorSpec, source: Source, step_ns: int, *, as_received: bool = False) -> None:
-        """Prepare the channel of the sensor `name`, which without a rate is due at the end of each step of the world.
-
-        With `as_received` its samples have the values that a reader of its messages returns, instead of those sent.
-        """
+        """Prepare the channel, `as_received` with samples of a reader of messages, else of the values sent."""
         self.name, self._spec, self._source = name, spec, source
         self._as_received = as_received
         receiver = ValueReceiver(name, spec)
@@ -256,7 +255,6 @@ class SensorChannel:
 
 
 def _with_contacts(measured: SensorOutput, earlier: Values) -> SensorOutput:
-    """Return a reading of a contact sensor with the contacts of earlier, undelivered readings."""
     values = {field: np.maximum(value, earlier.get(field, value)) for field, value in measured.values.items()}
     return measured._replace(values=values)
 
@@ -292,3 +290,27 @@ def at_arrival(sample: Sample, arrival_ns: int) -> Sample:
         driver=sample.driver,
         confidence=sample.confidence,
     )
+
+
+def make_channels(
+    model: WorldModel, drivers: Mapping[str, Driver], tick_ns: int, *, late: tuple[str, ...], as_received: bool
+) -> dict[str, SensorChannel]:
+    """Return a channel for each sensor of the contract, where those of `late` sensors follow the schedule of delays."""
+    channels = {}
+    for name in model.contract.sensors:
+        spec, source = _with_driver_rate(model, name, drivers, tick_ns), model.profile.sources.get(name, Source())
+        if name in late:
+            spec = replace(spec, timeline="header")  # stamps are those of the schedule
+        channels[name] = SensorChannel(name, spec, source, tick_ns, as_received=as_received)
+    return channels
+
+
+def _with_driver_rate(model: WorldModel, sensor: str, drivers: Mapping[str, Driver], tick_ns: int) -> SensorSpec:
+    spec, rate_hz = model.contract.sensors[sensor], drivers.get(sensor, Driver()).rate_hz
+    if rate_hz is None:
+        return spec
+    if rate_hz * tick_ns > _MAX_TICKS_NS:
+        path = f"{model.path}.emulator.sensors.{sensor}.rate_hz"
+        expected = f"at most one reading per tick of {tick_ns / 1e9} s"
+        raise model.error(path, f"{rate_hz} (expected {expected}); set emulator.tick_s")
+    return replace(spec, rate_hz=rate_hz)

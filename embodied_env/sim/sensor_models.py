@@ -149,10 +149,7 @@ class Odometer:
 
 
 class Bumper:
-    """Records whether a body had contact since its last reading, from the sensors that `WorldModel` adds for it.
-
-    A contact at the time of a reading belongs to this reading, not to the next one.
-    """
+    """Records whether a body had contact up to a reading and since the last, by sensors that `WorldModel` adds."""
 
     def __init__(self, model: WorldModel, data: MjData, contact: Contact, path: str) -> None:
         """Resolve body and geoms, or raise ContractError when the model lacks them or has disabled its sensors."""

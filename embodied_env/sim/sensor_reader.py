@@ -35,10 +35,7 @@ _DERIVED = ("rays", "points", "image")
 
 
 class SensorOutput(NamedTuple):
-    """The fields of one reading, and the other content of its message (`messages.declaration.Extras`).
-
-    `problem` is the reason for missing values, when they do not fit into the message.
-    """
+    """Fields and other content (`Extras`) of one reading, or the `problem` of values that do not fit the message."""
 
     values: Values
     extras: Mapping[str, Any]
@@ -62,8 +59,6 @@ class ArrayReader:
 
 @dataclass(frozen=True)
 class _Binding:
-    """A sensor of the contract, its source, and the path of the source in the contract."""
-
     name: str
     spec: SensorSpec
     source: Source
@@ -84,10 +79,7 @@ class SimulatedSensorReader:
     """
 
     def __init__(self, model: WorldModel, data: MjData, renderer: Renderer, *, whole_messages: bool = True) -> None:
-        """Resolve every field, or raise ContractError for an unsuitable or unused source, or an unknown name.
-
-        With `whole_messages` `SensorOutput.extras` also have poses and twists that the contract does not declare.
-        """
+        """Resolve every field, with `whole_messages` also undeclared poses and twists, or raise ContractError."""
         self._model = model
         self._data = data
         self._renderer = renderer
@@ -321,7 +313,7 @@ class SimulatedSensorReader:
 
 
 def _undeclared_vectors(binding: _Binding, readers: Mapping[str, Reader]) -> dict[str, Reader]:
-    """Return the readers of a pose or twist that its message has and the contract does not declare."""
+    """Return the readers of a pose or twist of its message that the contract does not declare."""
     known = SENSOR_MESSAGES.get(binding.spec.type)
     vectors = {field for field, spec in known.fields.items() if spec.column in AXES} if known else set()
     return {field: reader for field, reader in readers.items() if field in vectors - set(binding.layouts)}
@@ -348,10 +340,7 @@ def _orientations(mat_to_quat: Callable[..., None], matrices: NDArray[np.float64
 
 
 def _bind(layout: FieldLayout, reader: Reader, wire: np.dtype[Any] | None) -> FieldReader:
-    """Return the reader of a field in the contract's shape and precision, which many formulas have already.
-
-    `wire`: its precision in the message, where that may differ.
-    """
+    """Return the reader of a field in the contract's shape and precision, by way of that of its message, `wire`."""
     read, field, dtype = reader, layout.field, layout.dtype
     if isinstance(reader, ArrayReader) and wire in (None, dtype):
         read = partial(reader.formula, *reader.parts)
@@ -422,10 +411,7 @@ class AsyncCameras:
         return [(sensor, taken_ns, image.result()) for sensor, taken_ns, image in done]
 
     def capture(self, sensor: str, data: MjData) -> SensorOutput:
-        """Wait for an image of the current `data` and return it, or raise like `finished`.
-
-        It may be called only right after `begin`.
-        """
+        """Wait for an image of the current `data` and return it, right after `begin`, or raise like `finished`."""
         self.request(sensor, 0, data)
         *_, image = self._images.pop()
         return image.result()

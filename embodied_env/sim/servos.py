@@ -103,10 +103,7 @@ def add_site_servos(mujoco: Any, spec: Any, actuator: str, site: str) -> None:  
 
 
 def set_site_gains(mujoco: Any, mj: Any, data: Any, actuator: str, site: int) -> str | None:  # noqa: ANN401 - as above
-    """Set the gains of the servos of a site by the inertia that they move, or return an axis that cannot move.
-
-    `data` is the start of an episode, of which the positions are computed.
-    """
+    """Set the gains of a site's servos by the inertia at the start `data`, or return an axis that cannot move."""
     linear, angular, moved = np.zeros((3, mj.nv)), np.zeros((3, mj.nv)), np.zeros((1, mj.nv))
     mujoco.mj_jacSite(mj, data, None, angular, site)
     mujoco.mj_jacSubtreeCom(mj, data, linear, mj.site_bodyid[site])  # the floor keeps the base from tilting

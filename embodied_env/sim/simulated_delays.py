@@ -250,7 +250,6 @@ class DelayedWorld:
         self._find_next()
 
     def _plan_step(self) -> None:
-        """Plan every observation whose readings may be taken in this step."""
         self._schedule.plan(self._step + self._schedule.ahead)
         self._find_next()
 

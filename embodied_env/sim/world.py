@@ -18,16 +18,14 @@ from embodied_env.contract.runtime_values import checked_options
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.types import Sample
 from embodied_env.errors import ResetNeededError, UsageError
-from embodied_env.sim.actuators import Actuation
-from embodied_env.sim.command_path import CommandPath, PathState
+from embodied_env.sim.actuators import Actuation, CommandPath, PathState, resolve_timing
+from embodied_env.sim.mujoco_kinematics import robot_description
 from embodied_env.sim.physics import Physics
 from embodied_env.sim.randomization import MovingBody, ResetRandomizer
 from embodied_env.sim.rendering import Renderer, ViewerWindow, render_camera
-from embodied_env.sim.robot_description import robot_description
-from embodied_env.sim.sensor_channel import ChannelState, SensorChannel, at_arrival
+from embodied_env.sim.sensor_channel import ChannelState, SensorChannel, at_arrival, make_channels
 from embodied_env.sim.sensor_reader import AsyncCameras, SimulatedSensorReader
 from embodied_env.sim.simulated_delays import DelayedWorld
-from embodied_env.sim.step_timing import make_channels, resolve_timing
 from embodied_env.sim.world_model import shared_model
 from embodied_env.sim.world_profile import WorldProfile
 from embodied_env.timing.clock import Clock
@@ -199,12 +197,7 @@ class World:
         return drawn
 
     def save(self) -> WorldState:
-        """Return the state between two steps, which later steps do not change.
-
-        Raises:
-            ResetNeededError: before the first reset.
-            UsageError: unless it `can_be_saved`.
-        """
+        """Return the state between two steps, or raise ResetNeededError, or UsageError unless it `can_be_saved`."""
         if not self.is_reset:
             raise ResetNeededError("save() before reset(); call reset() first")
         if not self.can_be_saved:
@@ -321,11 +314,7 @@ class World:
         self._unread += 1
 
     def read(self, arrival_ns: int = 0) -> dict[str, Sample]:
-        """Return the newest sample of every sensor that has delivered, arrived at `arrival_ns`, steady clock.
-
-        Ideal sensors, whose readings since the last call have only been counted, are read here: call it before anything
-        but a step changes the state.
-        """
+        """Return the newest sample of each sensor, to be called before anything but a step changes the state."""
         readings, now_ns, self._unread = self._unread, self.now_ns, 0
         if readings:
             for channel, fields, read_extras in self._ideal:
@@ -351,7 +340,6 @@ class World:
         return samples
 
     def _step_with_readings(self, controls: FloatArray) -> None:
-        """Take the physics steps of a step with the readings due during it, and deliver what has arrived by its end."""
         now_ns = self._run_physics(controls)
         for name, taken_ns, output in () if self._cameras is None else self._cameras.finished():
             self.channels[name].send(taken_ns, output)
@@ -393,7 +381,6 @@ class World:
         return min(max(done + 1, due), self.substeps)
 
     def _motion(self) -> dict[int, FloatArray]:
-        """Return the positions of the moving bodies during the next step, by mocap index."""
         if not self.movers:
             return {}
         times_s = (self.now_ns - self._origin_ns + self.substeps_ns) / 1e9
@@ -428,7 +415,6 @@ class World:
         self._viewer.close()
 
     def _take_delayed(self, before_ns: int) -> None:
-        """Take the delayed readings that were due before this time, in the current state."""
         readings = () if self._delayed is None else list(self._delayed.taken(before_ns))
         if readings:
             self.physics.forward()

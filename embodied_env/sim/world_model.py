@@ -65,11 +65,7 @@ MjData = Any  # mujoco has no type stubs
 
 
 def import_mujoco() -> Any:  # noqa: ANN401 - mujoco has no type stubs
-    """Return the module `mujoco`, which then logs its warnings instead of writing MUJOCO_LOG.TXT.
-
-    An invalid MUJOCO_GL is reported when an image is rendered, not here. Raises MissingDependencyError if `mujoco` is
-    not installed.
-    """
+    """Return the module `mujoco`, which then logs its warnings, or raise MissingDependencyError."""
     try:
         try:
             mujoco: Any = importlib.import_module("mujoco")
@@ -144,10 +140,7 @@ class WorldModel:
         self._set_site_gains()
 
     def _count_contacts(self, spec: Any, contact: Contact) -> int:  # noqa: ANN401 - mujoco has no type stubs
-        """Add the sensors that count the contacts of a source, which have no names, and return their number.
-
-        `Bumper` reports a body or geom that does not exist.
-        """
+        """Add nameless sensors that count the contacts of a source whose body exists, and return their number."""
         sensor, kinds, body = self.mujoco.mjtSensor.mjSENS_CONTACT, self.mujoco.mjtObj, contact.body
         if spec.body(body) is None:
             return 0
@@ -203,7 +196,6 @@ class WorldModel:
         return index
 
     def _load_identified(self) -> tuple[IdentifiedParameter, ...]:
-        """Set the identified values in the model and return the parameters, or raise ContractError."""
         named, path = self.profile.identified, f"{self.path}.identified"
         if named is None:
             return ()
@@ -224,7 +216,6 @@ class WorldModel:
         return found.parameters
 
     def _check_same_model(self, fitted: IdentifiedParameter | UndeterminedParameter, path: str) -> None:
-        """Raise ContractError unless the model has the value of the model that was fitted."""
         if fitted.kind not in FIELDS:
             return
         own, value = self.parameter(fitted.kind, fitted.of, path).value, fitted.model
@@ -282,7 +273,6 @@ class WorldModel:
         return self.servo(joint, f"{self.path}.joints.{joint}", velocity=False) if is_driven else -1
 
     def _scalar_joint(self, name: str, path: str) -> int:
-        """Return the index of a hinge or slide joint, by its name in the contract."""
         remedy = f"; if it has another name there, set {self.path}.joints: {{{name}: JOINT}}"
         index = self.find("joint", self.profile.joints.get(name, name), path, remedy=remedy)
         problem = f"wrong type of the joint {name!r} (expected a hinge or slide joint)"
@@ -352,7 +342,6 @@ class WorldModel:
                 self.require(joint in known, f"{self.path}.{key}.{joint}", f"no such joint: {one_of(joint, known)}")
 
     def _check_start(self) -> None:
-        """Raise ContractError for a joint that starts outside its limits, or its range in the model."""
         layout, qpos, home = ActionLayout(self.contract), self.new_data().qpos, self.profile.home
         bounds = np.stack([layout.limits.position_low, layout.limits.position_high], axis=1).tolist()
         limits = dict(zip(layout.joints, bounds, strict=True))
@@ -380,10 +369,7 @@ _compiled: WeakValueDictionary[tuple[int, str], WorldModel] = WeakValueDictionar
 
 
 def shared_model(contract: Contract, profile: WorldProfile, path: str) -> WorldModel:
-    """Return the model of a contract that all its worlds in this process share, compiled once.
-
-    If a reset draws its properties, the model is a copy with an ``MjModel`` of its own. Raises as `WorldModel`.
-    """
+    """Return the model that all worlds of a contract share, or a copy of it if a reset draws its properties."""
     key = id(contract), path
     model = _compiled.get(key)
     if model is None or model.profile != profile:

@@ -15,8 +15,7 @@ from embodied_env.contract.json_messages import MAX_BYTES, MAX_DEPTH, RegularArr
 from embodied_env.contract.typed_values import check_value
 from embodied_env.core.code_types import Severity
 from embodied_env.core.types import Finding
-from embodied_env.ros.embedded_sim.lockstep_protocol import SimulatorFault
-from embodied_env.ros.wire.reset_protocol import ResetReply
+from embodied_env.ros.wire.simulator_protocol import ResetReply, SimulatorFault
 from embodied_env.safety.findings import gate_arrays
 from embodied_env.safety.relay.relay_protocol import Armed, CommandId, RelayReport, RelayState
 

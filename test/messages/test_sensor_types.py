@@ -16,7 +16,7 @@ from rclpy.serialization import deserialize_message, serialize_message
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.messages.declaration import InvalidReadingError
 from embodied_env.ros.embedded_sim.message_encoder import to_message
-from embodied_env.ros.wire.sensor_readers import SensorReader, stamp_ns
+from embodied_env.ros.wire.sensor_buffer import SensorReader, stamp_ns
 
 pytestmark = pytest.mark.ros
 

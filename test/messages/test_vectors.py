@@ -10,7 +10,7 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 
 from embodied_env.messages.vectors import position_confidence
 from embodied_env.ros.embedded_sim.message_encoder import to_message
-from embodied_env.ros.wire.sensor_readers import SensorReader
+from embodied_env.ros.wire.sensor_buffer import SensorReader
 
 pytestmark = pytest.mark.ros
 

@@ -35,8 +35,7 @@ from embodied_env.policies.policy_loader import load_policy
 from embodied_env.policies.policy_model import ArraySpec
 from embodied_env.record import read_run, row_types
 from embodied_env.record.row_types import RUN
-from embodied_env.ros.embedded_sim import lockstep_protocol as embedded
-from embodied_env.ros.wire import reset_protocol
+from embodied_env.ros.wire import simulator_protocol as embedded
 from embodied_env.safety.relay import relay_protocol as relay
 from embodied_env.timing import delay_model
 from embodied_env.timing import latency_profile as profile
@@ -160,7 +159,7 @@ def wire(_):
     state = relay.RelayState(
         state="armed", epoch=3, braking=True, latched="x", detail="y", fingerprint="f", limits="l", inputs={"a": "ok"}
     )
-    reset = reset_protocol.ResetReply(epoch=1, stamp_ns=2, sampled={"a": [1.0]}, fingerprint="f", details={"gl": "egl"})
+    reset = embedded.ResetReply(epoch=1, stamp_ns=2, sampled={"a": [1.0]}, fingerprint="f", details={"gl": "egl"})
     texts = {
         "report": report,
         "state": state,
@@ -178,7 +177,7 @@ def wire(_):
     return {
         **{
             name: {key: text for key, text in constants.items() if key.isupper() and isinstance(text, str | int)}
-            for name, constants in (("relay", vars(relay)), ("embedded", vars(embedded) | vars(reset_protocol)))
+            for name, constants in (("relay", vars(relay)), ("embedded", vars(embedded)))
         },
         "message": {name: json.loads(message.to_text()) for name, message in texts.items()},
         "command": {name: dataclasses.asdict(fields) for name, fields in commands.items()},

@@ -21,7 +21,7 @@ def sensor(message_type, fields, **keys):
 
 
 def read(spec, message):
-    from embodied_env.ros.wire.sensor_readers import SensorReader
+    from embodied_env.ros.wire.sensor_buffer import SensorReader
 
     return SensorReader("thing", spec).read(message)
 

@@ -23,11 +23,7 @@ _EVERY_FORCE = QosSpec(depth=1000, reliability="best_effort")  # those of a whol
 
 
 class EntityTopics:
-    """The newest pose of each entity with a topic, and the contacts since the last call.
-
-    Attributes:
-        topics: the subscribed topics and types, by message key.
-    """
+    """The newest pose of each entity with a topic, and the contacts since the last call."""
 
     topics: Mapping[str, SensorSpec]
 
@@ -92,10 +88,7 @@ class CommandEchoes:
     """Commands that their receiver repeats on a topic, as a proof of their arrival."""
 
     def __init__(self, contract: Contract, topics: Mapping[str, str]) -> None:
-        """Prepare the echoes of the commands of `contract`.
-
-        `topics` maps an actuator to the topic of its echoes, which has the type of its commands.
-        """
+        """Prepare for the topics of the echoes by actuator, which have the types of its commands."""
         self._contract, self._topics = contract, topics
         self._pending: dict[str, Any] = {}  # actuator -> its command
 
@@ -115,10 +108,7 @@ class CommandEchoes:
             self._pending[name] = command
 
     def add(self, arrival: ReceivedMessage) -> bool:
-        """Compare a message with the pending command, and return whether it is an echo.
-
-        The header is not compared.
-        """
+        """Compare a message but its header with the pending command, and return whether it is an echo."""
         if not arrival.key.startswith(_ECHO):
             return False
         name, echo = arrival.key.removeprefix(_ECHO), arrival.message

@@ -55,10 +55,7 @@ class DerivedSensors:
         now_ns: int,
         contacts: Collection[str] = (),
     ) -> dict[str, Sample]:
-        """Return `samples` and the derived readings at `now_ns`, simulated time.
-
-        `states` has the poses of `entities`; `contacts` are the sensors with a contact since the last call.
-        """
+        """Add the derived readings at `now_ns`, simulated time, by the poses of `entities` and the new contacts."""
         found = dict(samples)
         for name, source in self._sources.items():
             if source.force is not None or self._is_due(name, now_ns):
@@ -108,16 +105,10 @@ def _relative(state: EntityState, frame: EntityState) -> EntityState:
 
 
 class JointZeros:
-    """Converts joint positions by the zeros of the joints.
-
-    A position of the contract is that of the simulator plus the zero of the joint.
-    """
+    """Converts joint positions, where one of the contract is that of the simulator plus the zero of the joint."""
 
     def __init__(self, contract: Contract, layout: ActionLayout, zeros: Mapping[str, float]) -> None:
-        """Prepare to convert positions by `zeros`.
-
-        It maps a joint to its position in the contract where the simulator has 0, rad or m.
-        """
+        """Prepare for `zeros`, by joint its position in the contract where the simulator has 0, rad or m."""
         self._commanded = np.where(layout.is_velocity, 0.0, [zeros.get(joint, 0.0) for joint in layout.joints])
         fields = {
             name: sensor.fields["position"]

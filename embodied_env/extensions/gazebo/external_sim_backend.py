@@ -153,7 +153,6 @@ class SimulatorBackend:
             raise
 
     def _check_liveness(self) -> None:
-        """Raise BackendLostError after `halt`, or if the simulator is a process of ours that has ended."""
         if self._is_halted:
             raise BackendLostError("halted", "the connection was halted")
 
@@ -162,7 +161,6 @@ class SimulatorBackend:
             self._arrivals.add(arrival)
 
     def _connect(self, end: float) -> LockstepControl:
-        """Return the control of a simulator that is at rest, and whose topics are connected to ours."""
         if self._ros is None or self._control is None:
             raise BackendNotReadyError("the node is not open")
         if self._is_connected:
@@ -200,10 +198,7 @@ class SimulatorBackend:
     # ---------------------------------------------------------------------------------------------- reset
 
     def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:
-        """Restore the world, place the entities and let physics settle.
-
-        The readings are newer than the reset.
-        """
+        """Restore the world, place the entities, let physics settle, and return newer readings."""
         end = deadline_to_monotonic_s(deadline_ns, self._clock)
         profile = self._profile
         self._usable = self._is_halted = False
@@ -237,7 +232,6 @@ class SimulatorBackend:
         return replace(snapshot, reset=report)
 
     def _warn_if_throttled(self, control: LockstepControl) -> None:
-        """Warn at the first reset if the world takes as long as it simulates."""
         if not self._is_paced and control.last_step is not None:
             self._is_paced = True
             if problem := control.last_step.describe_throttle(self._gazebo_world):
@@ -282,7 +276,6 @@ class SimulatorBackend:
             control.step(self._contract.control_period_ns, end)
 
     def _missing_since(self, since_ns: int, now_ns: int) -> list[str]:
-        """Return the sensors and topics without a reading since the reset."""
         self._arrivals.drop_after(now_ns)
         return self._missing(now_ns, now_ns, since_ns=max(since_ns, 1))
 
@@ -311,10 +304,7 @@ class SimulatorBackend:
 
     @deferred_signals()
     def send(self, command: ApprovedCommand) -> SentCommand:
-        """Publish one message per actuator, unless another client has moved the world.
-
-        Only motion since the last step counts.
-        """
+        """Publish one message per actuator, unless another client has moved the world since the last step."""
         check_approved(command)
         control = self._running()
         control.check_unmoved()
@@ -382,7 +372,7 @@ class SimulatorBackend:
         return Snapshot(now_ns=now_ns, samples=samples)
 
     def _entity_state(self, control: LockstepControl, entity: str, end: float) -> EntityState:
-        """Return the state of an entity, or where it was placed if the simulator cannot report it."""
+        """Return the pose of an entity, or where it was placed if the simulator cannot report it."""
         if control.capabilities.state_query:
             return control.state(entity, end)
         if entity not in self._places:

@@ -111,10 +111,7 @@ class SimulatorProfile:
 def sample_poses(
     contract: Contract, profile: SimulatorProfile, request: ResetRequest
 ) -> tuple[dict[str, EntityPose], dict[str, FloatArray]]:
-    """Draw the reset options of `profile.draws` (`draw_options`).
-
-    Returns the places of entities by name, and the sampled or given values by reset option.
-    """
+    """Draw the reset options, and return the places of entities by name and the values of the options of `draws`."""
     places, sampled = dict(profile.entities), {}
     for name, value in draw_options(contract.reset_options, request.seed, request.options).items():
         if name not in profile.draws:
@@ -144,11 +141,7 @@ def check_offered(profile: SimulatorProfile, control: str, offered: ControlCapab
 
 
 def load_simulator_profile(contract: Contract, backend: str) -> tuple[SimulatorProfile, str]:
-    """Read the profile ``backends.<backend>``, and return it with its API's name.
-
-    Raises:
-        ContractError: if it is missing or invalid.
-    """
+    """Read ``backends.<backend>`` and return it with its API's name, or raise ContractError."""
     path = f"backends.{backend}"
     profile = parse_as(SimulatorProfile, backend_profile(contract, backend), path=path, source=contract.source)
     control = profile.control or _CONTROLS[backend]
@@ -174,7 +167,6 @@ def load_simulator_profile(contract: Contract, backend: str) -> tuple[SimulatorP
 
 
 def _check_draws(profile: SimulatorProfile, contract: Contract, path: str) -> None:
-    """Check that each sampled reset option has the shape of what it sets."""
     for name, draw in profile.draws.items():
         where = f"{path}.draws.{name}"
         require(name in contract.reset_options, where, f"no such reset option: {one_of(name, contract.reset_options)}")
@@ -188,7 +180,6 @@ def _check_draws(profile: SimulatorProfile, contract: Contract, path: str) -> No
 
 
 def _check_sources(profile: SimulatorProfile, contract: Contract, path: str) -> None:
-    """Check that each source provides the fields of its sensor, and that no distance uses another distance."""
     entities = {*profile.states, *profile.entities, *(draw.name for draw in profile.draws.values())}
     for name, source in profile.sources.items():
         where = f"{path}.sources.{name}"

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import math
 import os
+import re
+import shutil
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from embodied_env.contract import Contract, SensorSpec
 from embodied_env.contract.qos_schema import QosSpec
@@ -25,7 +29,8 @@ from embodied_env.ros.transport.checklist import Check, failed, passed
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import qos_profile
 from embodied_env.ros.transport.receiver import ReceivedMessage
-from embodied_env.ros.wire.sensor_readers import stamp_ns
+from embodied_env.ros.transport.setup_checks import apt_package
+from embodied_env.ros.wire.sensor_buffer import stamp_ns
 from embodied_env.ros.wire.step_arrivals import DueReading
 from embodied_env.timing.clock import NS_PER_S, SteadyClock
 
@@ -35,6 +40,9 @@ _CALL_S = 1.0
 _MOST_MESSAGES = 10  # messages of one topic in a control period
 _SLOWEST_NS = 2 * NS_PER_S  # simulated time in which even a slow topic has a message
 _LIST_CONTROLLERS = "controller_manager_msgs/srv/ListControllers"
+_OLDEST = 8  # the first that can reset a world and be controlled exactly by the shipped worlds
+_VERSION_S = 20.0
+_VERSION = re.compile(r"\d+\.\d+\.\d+\S*")
 _DEAD_BRIDGE = "a bridge that was killed stays in the graph until its lease expires, 20 s by default"
 _START_BRIDGE = (
     "start the bridge: ros2 run ros_gz_bridge parameter_bridge --ros-args -p config_file:=<world>.bridge.yaml"
@@ -67,8 +75,6 @@ def survey_simulator(contract: Contract, backend: str, *, namespace: str, timeou
 
 @dataclass(kw_only=True)
 class _Topic:
-    """A subscribed topic and its messages, which a paused JointStatePublisher repeats."""
-
     title: str  # title of its checks
     spec: SensorSpec
     messages: int = 0
@@ -265,3 +271,44 @@ def _topics_of(contract: Contract, profile: SimulatorProfile) -> Iterator[tuple[
             yield name, _Topic(title=f"sensors.{name}", spec=sensor)
     for key, spec in EntityTopics(profile).topics.items():
         yield key, _Topic(title=key.removeprefix("/").replace("/", "."), spec=spec)
+
+
+GAZEBO_OF: Mapping[str, int] = {"jazzy": 8, "kilted": 9, "lyrical": 10, "rolling": 10}
+"""ROS 2 distribution -> major version of gz-sim that its packages use."""
+
+
+def version_checks() -> Iterator[Check]:
+    """Yield a check of gz-sim and one of ros_gz_bridge on this host, while the server may run on another."""
+    yield _gazebo_check(os.environ.get("ROS_DISTRO", ""))
+    prefixes = filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep))
+    manifests = (Path(prefix, "share", "ros_gz_bridge", "package.xml") for prefix in prefixes)
+    text = next((manifest.read_text(encoding="utf-8") for manifest in manifests if manifest.is_file()), "")
+    if (found := re.search(r"<version>([^<]+)</version>", text)) is None:
+        remedy = f"apt install {apt_package('ros_gz_bridge')}, and source its setup.bash"
+        yield Check(name="ros_gz_bridge", passed=None, detail="not installed on this host", remedy=remedy)
+    else:
+        yield passed("ros_gz_bridge", found[1])
+
+
+def _gazebo_check(distribution: str) -> Check:
+    program = shutil.which("gz")
+    if program is None:
+        return Check(name="gz sim", passed=None, detail="not installed on this host")
+    try:
+        command = [program, "sim", "--versions"]
+        printed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_VERSION_S).stdout  # noqa: S603 - the installed gz
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return failed("gz sim", f"`gz sim --versions` failed: {error}", "reinstall Gazebo", "gz.version")
+    versions = _VERSION.findall(printed)
+    if not versions:  # gz-tools alone has `gz`, but no `sim`
+        remedy = f"install gz-sim: apt install {apt_package('ros_gz')}, or gz-harmonic"
+        return failed("gz sim", "`gz sim --versions` printed no version", remedy, "gz.version")
+    newest = max(versions, key=lambda version: int(version.partition(".")[0]))
+    major, expected = int(newest.partition(".")[0]), GAZEBO_OF.get(distribution)
+    if major < _OLDEST:
+        remedy = "install Harmonic (8) or newer"
+        return failed("gz sim", f"version {newest} (expected {_OLDEST} or newer)", remedy, "gz.version")
+    if expected is not None and major != expected:
+        detail = f"version {newest} (the packages of {distribution} use {expected})"
+        return Check(name="gz sim", passed=None, detail=detail, remedy="use one Gazebo for server and bridge")
+    return passed("gz sim", f"version {newest}")

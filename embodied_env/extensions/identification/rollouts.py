@@ -15,9 +15,8 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.core.actuator_response import CommandTrajectory, Move, command_trajectory
 from embodied_env.extensions.identification.recorded_motion import MotionSegment
 from embodied_env.record.step_values import commanded_joints
-from embodied_env.sim.actuators import Actuation
+from embodied_env.sim.actuators import Actuation, resolve_timing
 from embodied_env.sim.identified_parameters import CONSTANT_FIELDS, FIELDS, Kind, parameter_name
-from embodied_env.sim.step_timing import resolve_timing
 from embodied_env.sim.world_model import WorldModel
 from embodied_env.sim.world_profile import WorldProfile
 

@@ -22,7 +22,7 @@ from embodied_env.contract.bounded_files import read_file
 from embodied_env.contract.model_files import EMBEDDED
 from embodied_env.contract.urdf import parse_urdf
 from embodied_env.errors import EmbodiedEnvError, UsageError
-from embodied_env.sim.robot_description import GENERATED
+from embodied_env.sim.mujoco_kinematics import GENERATED
 from embodied_env.sim.world_model import WorldModel, import_mujoco
 from embodied_env.sim.world_profile import WorldProfile, load_profile
 

@@ -24,12 +24,11 @@ from embodied_env.core.types import ResetReport, ResetRequest, Snapshot
 from embodied_env.errors import BackendLostError, BackendNotReadyError, MissingDependencyError, UsageError
 from embodied_env.messages.message_types import message_class
 from embodied_env.processes.child_process import Child, simulator
-from embodied_env.ros.embedded_sim.lockstep_protocol import RENDER_SERVICE
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.receiver import Receiver
 from embodied_env.ros.transport.setup_checks import check_namespace_and_domain, timeout_s, unique_namespace
-from embodied_env.ros.wire.reset_protocol import NODE, RESET_SERVICE, ResetReply, reset_parameters
-from embodied_env.ros.wire.sensor_readers import stamp_ns
+from embodied_env.ros.wire.sensor_buffer import stamp_ns
+from embodied_env.ros.wire.simulator_protocol import NODE, RENDER_SERVICE, RESET_SERVICE, ResetReply, reset_parameters
 from embodied_env.timing.clock import Clock
 from embodied_env.timing.delay_model import DelayModel, write_delays_file
 
@@ -93,8 +92,7 @@ class EmbeddedSimBackend(ABC):
         self._prepare()
 
     @abstractmethod
-    def _prepare(self) -> None:
-        """Create the parts of a subclass without starting anything."""
+    def _prepare(self) -> None: ...
 
     # ------------------------------------------------------------------------------------------ connection
 
@@ -122,7 +120,6 @@ class EmbeddedSimBackend(ABC):
         return ("-r", f"__ns:={namespace}") if self._spawn else ()
 
     def _start_simulator(self, namespace: str) -> None:
-        """Start the simulator process, which reads the contract from its standard input."""
         if self._delays is not None:
             self._delays_file = write_delays_file(self._delays)
         spec = simulator(
@@ -137,11 +134,9 @@ class EmbeddedSimBackend(ABC):
         self._child = Child(spec, first_line=dump_contract(self._contract), environment=environment)
 
     @abstractmethod
-    def _connect_topics(self, ros: RosNode, namespace: str) -> None:
-        """Create publishers and subscriptions on our node."""
+    def _connect_topics(self, ros: RosNode, namespace: str) -> None: ...
 
     def _reopen_if_ended(self) -> RosNode:
-        """Return the node, after restarting a simulator that has ended."""
         if self._ros is None or (self._child is not None and self._child.exit_code is not None):
             self.close()
             self.open()
@@ -150,7 +145,6 @@ class EmbeddedSimBackend(ABC):
         return self._ros
 
     def _raise_if_exited(self) -> None:
-        """Raise BackendLostError after `halt`, or if the simulator that we started has ended."""
         if self._is_halted:
             raise BackendLostError("halted", "the connection was halted")
         child = self._child
@@ -159,7 +153,6 @@ class EmbeddedSimBackend(ABC):
             raise BackendLostError("simulator_died", f"process {child.pid} exited with code {code}: {output}")
 
     def _check_usable(self) -> RosNode:
-        """Return the node, or raise BackendLostError after `halt` or `close` or before the first reset."""
         if not self._usable or self._ros is None:
             raise BackendLostError("halted", "the connection was halted, closed or never reset; call reset()")
         return self._ros
@@ -180,14 +173,10 @@ class EmbeddedSimBackend(ABC):
         return replace(snapshot, reset=report)
 
     @abstractmethod
-    def _reset(self, request: ResetRequest, deadline_ns: int) -> tuple[ResetReply, Snapshot]:
-        """Reset the world and return its reply with newer readings."""
+    def _reset(self, request: ResetRequest, deadline_ns: int) -> tuple[ResetReply, Snapshot]: ...
 
     def _set_reset_parameters(self, epoch: int, request: ResetRequest, end: float) -> None:
-        """Set seed, options and epoch of the next reset, or raise BackendNotReadyError if they are rejected.
-
-        `end` is the monotonic time, s, at which a call of a service raises TimeoutError.
-        """
+        """Set seed, options and epoch of the next reset before `end`, monotonic s."""
         parameters = reset_parameters(request, epoch)
         response = self._call("rcl_interfaces/srv/SetParameters", f"{NODE}/set_parameters", end, parameters=parameters)
         rejected = [result.reason for result in response.results if not result.successful]
@@ -195,10 +184,7 @@ class EmbeddedSimBackend(ABC):
             raise BackendNotReadyError(f"simulator rejected the reset parameters: {'; '.join(rejected)}")
 
     def _reset_simulator(self, epoch: int, end: float) -> ResetReply:
-        """Reset the simulator, which returns the same reply to repeated calls for an epoch.
-
-        Raises BackendNotReadyError if it fails, is at another epoch, or runs another contract.
-        """
+        """Reset the simulator, which returns the same reply to repeated calls for an epoch."""
         response = self._call("std_srvs/srv/Trigger", RESET_SERVICE, end)
         if not response.success:
             raise BackendNotReadyError(f"simulator reset failed: {response.message}")
@@ -248,7 +234,7 @@ class EmbeddedSimBackend(ABC):
         raise BackendLostError("timeout", f"no image received within {self.reset_timeout_s} s")
 
     def _request_image(self, end: float) -> int:
-        """Request an image before `end`, monotonic s, and return its stamp, ns."""
+        """Request an image, and return its stamp, ns."""
         try:
             response = self._call("std_srvs/srv/Trigger", RENDER_SERVICE, end)
         except TimeoutError as error:

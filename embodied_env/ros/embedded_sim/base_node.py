@@ -22,7 +22,7 @@ from embodied_env.ros.embedded_sim.message_encoder import SensorEncoder, to_mess
 from embodied_env.ros.transport.layout_cache import LayoutDecoder
 from embodied_env.ros.transport.setup_checks import rclpy_import_errors, ros_init_errors
 from embodied_env.ros.wire.command_messages import from_command
-from embodied_env.ros.wire.reset_protocol import (
+from embodied_env.ros.wire.simulator_protocol import (
     ANY_EPOCH,
     EPOCH_PARAMETER,
     NODE,
@@ -114,8 +114,7 @@ class WorldNode(ABC):
         self._take_command(index, None)
 
     @abstractmethod
-    def _stamp_ns(self, world_ns: int) -> int:
-        """Return the message stamp for a time of the world."""
+    def _stamp_ns(self, world_ns: int) -> int: ...
 
     def _subscribe_commands(self, index: int, actuator: ActuatorSpec) -> Any:  # noqa: ANN401 - rclpy's
         kind = message_class(actuator.type)
@@ -183,7 +182,6 @@ class WorldNode(ABC):
         return samples
 
     def _message(self, name: str, sample: Sample) -> Message | bytes:
-        """Return the message to publish for the newest sample of the sensor `name`."""
         return self._encoders[name].encode(
             sample.values, self._stamp_ns(sample.stamp_ns), self._world.channels[name].extras
         )

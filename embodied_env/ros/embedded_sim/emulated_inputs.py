@@ -110,7 +110,6 @@ class EmulatedService:
 
 
 def _create_switch(node: Any, name: str, unsafe: set[str], on_change: Callable[[], None]) -> None:  # noqa: ANN401
-    """Offer the service that adds the input `name` to `unsafe`, or removes it."""
     words, adds = (("released", "pressed"), True) if name.startswith("estop/") else (("inactive", "active"), False)
 
     def on_request(request: Any, response: Any) -> Any:  # noqa: ANN401 - generated types
@@ -160,7 +159,7 @@ def message_of(inputs: Sequence[EstopSpec], unsafe: set[str]) -> Message:
 
 
 def _unsafe(safe: Sequence[Any]) -> Any:  # noqa: ANN401 - a value of a message
-    """Return a value of the type of ``safe[0]`` that is not in `safe`."""
+    """Return a value of the type of the safe ones that is none of them."""
     if isinstance(safe[0], bool):
         return not safe[0]
     if isinstance(safe[0], str):

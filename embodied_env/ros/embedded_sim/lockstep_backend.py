@@ -1,4 +1,4 @@
-"""The embedded simulator in its own process, in lockstep over ROS 2 (`lockstep_protocol`)."""
+"""The embedded simulator in its own process, in lockstep over ROS 2 (`simulator_protocol`)."""
 
 from __future__ import annotations
 
@@ -17,17 +17,6 @@ from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.messages.message_types import message_class
 from embodied_env.processes.signals import deferred_signals
 from embodied_env.ros.embedded_sim.base_backend import EmbeddedSimBackend
-from embodied_env.ros.embedded_sim.lockstep_protocol import (
-    CLOCK_TOPIC,
-    FAULT_TOPIC,
-    IMAGE_TOPIC,
-    STEP_TOPIC,
-    STEPPED_TOPIC,
-    SimulatorFault,
-    StepAck,
-    StepRequest,
-    command_crc32,
-)
 from embodied_env.ros.transport.fastdds import warn_if_segment_too_small
 from embodied_env.ros.transport.layout_cache import as_message
 from embodied_env.ros.transport.message_template import ArrayEncoder, integer_encoder
@@ -35,7 +24,18 @@ from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.ros.transport.receiver import POLL_S, RETRY_S, ReceivedMessage, Receiver
 from embodied_env.ros.wire.command_messages import command_encoder
-from embodied_env.ros.wire.reset_protocol import ResetReply
+from embodied_env.ros.wire.simulator_protocol import (
+    CLOCK_TOPIC,
+    FAULT_TOPIC,
+    IMAGE_TOPIC,
+    STEP_TOPIC,
+    STEPPED_TOPIC,
+    ResetReply,
+    SimulatorFault,
+    StepAck,
+    StepRequest,
+    command_crc32,
+)
 from embodied_env.ros.wire.step_arrivals import ExpectedReading, StepArrivals
 from embodied_env.timing.clock import NS_PER_S, deadline_to_monotonic_s
 
@@ -92,7 +92,6 @@ class MujocoRosBackend(EmbeddedSimBackend):
         self._step_encoder = integer_encoder(StepRequest.LENGTH + len(actuators))
 
     def _connect(self, end: float) -> RosNode:
-        """Return our node once it is matched with the simulator."""
         ros = self._reopen_if_ended()
         topics = [sensor.topic for sensor in self._contract.sensors.values()]
         publishers = [*self._publishers, self._step_publisher]
@@ -196,7 +195,6 @@ class MujocoRosBackend(EmbeddedSimBackend):
 
     @deferred_signals()
     def _publish_again(self) -> None:
-        """Repeat the commands and the token of this step, which the simulator runs only once."""
         for publisher, message in zip(self._publishers, self._commands, strict=False):
             publisher.publish(message)
         self._publish_token()

@@ -1,6 +1,6 @@
 """ROS 2 node that hosts a world in lockstep, with one step per token and resets by a service.
 
-The protocol is that of `lockstep_protocol`.
+The protocol is that of `simulator_protocol`.
 
 rclpy's private wait set spins the node: one wake-up takes every message that has arrived, so a command wakes the
 process and is decoded while its token is still on its way. An executor runs everything else, such as services. It may
@@ -22,17 +22,18 @@ from embodied_env.core.types import Sample
 from embodied_env.errors import BackendLostError, UsageError
 from embodied_env.messages.declaration import set_stamp
 from embodied_env.messages.message_types import message_class
-from embodied_env.ros.embedded_sim.lockstep_protocol import (
+from embodied_env.ros.transport.layout_cache import LayoutDecoder
+from embodied_env.ros.transport.message_template import MessageTemplate, Numbers, integer_encoder
+from embodied_env.ros.transport.setup_checks import rclpy_import_errors
+from embodied_env.ros.wire.simulator_protocol import (
+    ANY_EPOCH,
     CLOCK_TOPIC,
+    EPOCH_PARAMETER,
     SimulatorFault,
     StepAck,
     StepRequest,
     command_crc32,
 )
-from embodied_env.ros.transport.layout_cache import LayoutDecoder
-from embodied_env.ros.transport.message_template import MessageTemplate, Numbers, integer_encoder
-from embodied_env.ros.transport.setup_checks import rclpy_import_errors
-from embodied_env.ros.wire.reset_protocol import ANY_EPOCH, EPOCH_PARAMETER
 from embodied_env.sim.world import World
 from embodied_env.timing.clock import NS_PER_S
 
@@ -106,7 +107,6 @@ class SimulatorNode(WorldNode):
             self._try_step()
 
     def _try_step(self) -> None:
-        """Run the step of the token once all of its commands have arrived."""
         token = self._token
         if token is None:
             return

@@ -1,4 +1,4 @@
-"""Convert readings of the embedded simulator to the messages that `ros.wire.sensor_readers` decodes.
+"""Convert readings of the embedded simulator to the messages that `ros.wire.sensor_buffer` decodes.
 
 Message fields that the contract does not declare are NaN, or the message type's value for unknown. The vectors of a
 pose or twist are those of the world; an orientation that it does not provide is the identity.
@@ -73,12 +73,10 @@ class SensorEncoder:
         return self._build(self._sent(values), stamp_ns, extras)
 
     def _sent(self, values: Values) -> Values:
-        """Return the values in the units of the driver that publishes the messages."""
         converted = self._rules.conversions.keys() & values.keys()
         return {**values, **{name: self._rules.sent(name, values[name]) for name in converted}} if converted else values
 
     def _build(self, values: Values, stamp_ns: int, extras: Extras) -> Message:
-        """Return the message with values in the driver's units."""
         sensor, message = self._sensor, message_class(self._sensor.type)()
         if hasattr(message, "header"):
             set_stamp(message.header.stamp, stamp_ns)

@@ -14,7 +14,7 @@ from embodied_env.processes.child_process import Child, simulator
 from embodied_env.ros.robot.robot_profile import BACKEND, parse_real_profile
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.setup_checks import check_namespace, unique_namespace
-from embodied_env.ros.wire.reset_protocol import RESET_SERVICE
+from embodied_env.ros.wire.simulator_protocol import RESET_SERVICE
 from embodied_env.timing.clock import SteadyClock
 
 SEARCH_S = 5.0

@@ -16,12 +16,11 @@ from embodied_env.core.safety_input_state import InputStates
 from embodied_env.core.types import ApprovedCommand, ResetRequest, SentCommand, Snapshot
 from embodied_env.messages.message_types import message_class
 from embodied_env.ros.embedded_sim.base_backend import EmbeddedSimBackend
-from embodied_env.ros.embedded_sim.lockstep_protocol import IMAGE_TOPIC
 from embodied_env.ros.robot.robot_backend import RealBackend, make_real_backend
 from embodied_env.ros.transport.fastdds import profile_environment
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.receiver import POLL_S, Receiver
-from embodied_env.ros.wire.reset_protocol import ResetReply
+from embodied_env.ros.wire.simulator_protocol import IMAGE_TOPIC, ResetReply
 from embodied_env.timing.clock import Pacer, deadline_to_monotonic_s
 
 _IMAGE = "image"
@@ -82,7 +81,6 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         self._robot.open()
 
     def _reset(self, request: ResetRequest, deadline_ns: int) -> tuple[ResetReply, Snapshot]:
-        """Connect the robot while the world may still move, then reset the world and wait for newer readings."""
         self._reopen_if_ended()
         end = deadline_to_monotonic_s(deadline_ns, self._clock)
         epoch, without_options = self._epoch_base + request.epoch, replace(request, options={})

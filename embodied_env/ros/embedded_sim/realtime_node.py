@@ -15,23 +15,25 @@ import secrets
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from embodied_env.contract import ActuatorSpec, Contract, FieldSpec, FloatArray, SensorSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendLostError
+from embodied_env.messages.commands import COMMAND_GOALS
 from embodied_env.messages.declaration import Extras, Message, Values
 from embodied_env.messages.message_types import JOINT_SENSOR, message_class
 from embodied_env.ros.embedded_sim.base_node import LATCHED, SPIN_TIMEOUT_S, WorldNode, node_with_executor
-from embodied_env.ros.embedded_sim.emulated_grippers import make_emulated_grippers
 from embodied_env.ros.embedded_sim.emulated_inputs import EmulatedService, EmulatedTopic, Inputs, services_of, topics_of
 from embodied_env.ros.embedded_sim.message_encoder import SensorEncoder
 from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.ros.transport.setup_checks import rclpy_import_errors
 from embodied_env.ros.wire.command_messages import from_trajectory
-from embodied_env.ros.wire.reset_protocol import ANY_EPOCH
+from embodied_env.ros.wire.simulator_protocol import ANY_EPOCH
 from embodied_env.sim.simulated_delays import EmulatedController, EmulatedDrivers, TimedQueue
 from embodied_env.sim.world import World
 from embodied_env.timing.clock import NS_PER_S, SteadyClock
@@ -47,6 +49,9 @@ _MARGIN_NS = 300_000  # the executor returns this long before a tick; the clock 
 _WINDOW_NS = 2 * NS_PER_S  # window in which the real-time factor is measured
 _SLOW = 0.9  # real-time factor below which a warning is logged
 _THROTTLE_S = 5.0
+_STALL_NS = NS_PER_S // 5  # at rest for this long away from the goal
+_NEAR = 0.02  # share of the range within which a goal is reached
+_STILL = 0.001  # share of the range per tick that counts as rest
 
 _Reading = tuple[str, Values, Extras, int]  # sensor, content of its message, acquisition on the steady clock
 
@@ -122,7 +127,6 @@ class FreeRunningNode(WorldNode):
         self._tick(deadline_ns)
 
     def _next_ns(self) -> int:
-        """Return when the next work is due, on the steady clock."""
         inputs_ns = (topic.next_ns for topic in self._inputs)
         waiting = (self._controller.next_ns, self._readings.next_ns, self._deadline_ns, *inputs_ns)
         return min(due_ns for due_ns in waiting if due_ns is not None)
@@ -168,7 +172,6 @@ class FreeRunningNode(WorldNode):
         return self._reply
 
     def _move_grippers(self) -> None:
-        """Command each gripper towards its goal, as its driver does."""
         now_ns, positions = self._clock.now_ns(), self._world.positions if self._grippers else None
         for gripper in self._grippers:
             if positions is not None and (command := gripper.move(now_ns, positions)) is not None:
@@ -196,7 +199,6 @@ class FreeRunningNode(WorldNode):
             self._controller.follow(now_ns, index, timed, reach_ns=reach_ns)
 
     def _serve(self) -> None:
-        """Apply the commands and publish the readings that are due."""
         now_ns = self._clock.now_ns()
         while self._controller.enforce(now_ns):
             self._publish_state()
@@ -206,7 +208,6 @@ class FreeRunningNode(WorldNode):
             topic.serve(now_ns)
 
     def _publish(self) -> None:
-        """Queue the new readings, and publish those that are due and the active command."""
         for name, sample in self._world.read().items():
             if sample.stamp_ns <= self._published_ns[name]:
                 continue
@@ -329,3 +330,76 @@ def run_free_running(
         on_ready(simulator.node.get_namespace())
         while not stop.is_set():
             simulator.spin_once(executor)
+
+
+class EmulatedGripper:
+    """Action server of one gripper, of the actuator `index`, which aborts the last goal when a new one replaces it."""
+
+    def __init__(self, contract: Contract, name: str, node: Any, *, tick_s: float) -> None:  # noqa: ANN401 - rclpy's
+        """Offer the action of the actuator `name`, with moves `tick_s` apart."""
+        from rclpy.action import ActionServer  # noqa: PLC0415 - rclpy is installed if there is a node
+
+        layout, actuator = ActionLayout(contract), contract.actuators[name]
+        self.index, self._joint = list(layout.slices).index(name), layout.slices[name].start
+        self._actuator = actuator
+        self._range = float((layout.limits.position_high - layout.limits.position_low)[self._joint])
+        self._stride = next(iter(actuator.joints.values())).fastest * tick_s
+        self._type = message_class(actuator.type)
+        self._handle: Any = None
+        self._goal: float | None = None
+        self._setpoint: float | None = None
+        self._last, self._moved_ns = 0.0, 0  # position at the last move, and when it last changed
+        fail, accept = partial(self._finish, "failed"), self._on_accepted
+        self._server = ActionServer(node, self._type, actuator.topic, fail, handle_accepted_callback=accept)
+
+    def begin(self) -> None:
+        """Drop the goal of the last episode."""
+        self._end("failed")
+        self._goal = self._setpoint = None
+
+    def close(self) -> None:
+        """Destroy the action server, which its node does not."""
+        self._server.destroy()
+
+    def move(self, now_ns: int, positions: FloatArray) -> FloatArray | None:
+        """Return the next setpoint, shape (1,), or None, given the `positions` of all joints."""
+        if self._goal is None:
+            return None
+        position = float(positions[self._joint])
+        start = position if self._setpoint is None else self._setpoint
+        self._setpoint = float(np.clip(self._goal, start - self._stride, start + self._stride))
+        if self._setpoint != self._goal or abs(position - self._last) > _STILL * self._range:
+            self._moved_ns = now_ns
+        self._last = position
+        if abs(position - self._goal) <= _NEAR * self._range:
+            self._end("reached")
+        elif now_ns - self._moved_ns > _STALL_NS:
+            self._end("stalled")
+        return np.array([self._setpoint])
+
+    def _on_accepted(self, handle: Any) -> None:  # noqa: ANN401 - rclpy's
+        self._end("failed")
+        self._handle, position = handle, COMMAND_GOALS[self._actuator.type].read(handle.request)
+        values = self._actuator.from_driver(np.array([position])) if np.isfinite(position) else None
+        if values is not None:
+            self._goal = float(values[0])
+        else:
+            self._end("failed")
+
+    def _end(self, outcome: str) -> None:
+        """End the active goal, towards which the setpoint keeps moving."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.execute(partial(self._finish, outcome))
+
+    def _finish(self, outcome: str, handle: Any) -> Any:  # noqa: ANN401 - generated types
+        result = self._type.Result()
+        result.reached_goal, result.stalled = outcome == "reached", outcome == "stalled"
+        (handle.abort if outcome == "failed" else handle.succeed)()
+        return result
+
+
+def make_emulated_grippers(contract: Contract, node: Any, *, tick_s: float) -> list[EmulatedGripper]:  # noqa: ANN401 - rclpy's
+    """Return the action server of each gripper that has one, or raise MissingDependencyError without its messages."""
+    names = [name for name, actuator in contract.actuators.items() if actuator.is_action]
+    return [EmulatedGripper(contract, name, node, tick_s=tick_s) for name in names]

@@ -35,7 +35,7 @@ from embodied_env.ros.transport.publishers import LEASE_NS
 from embodied_env.ros.transport.qos import ANY, sensor_qos
 from embodied_env.ros.transport.receive_thread import ReceiveThread
 from embodied_env.ros.transport.receiver import LivenessCheck, ReceivedMessage
-from embodied_env.ros.wire.sensor_readers import SensorReader, stamp_ns
+from embodied_env.ros.wire.sensor_buffer import SensorReader, stamp_ns
 from embodied_env.ros.wire.stamp_translation import SYNCED_TOLERANCE_S, suspect_clock
 from embodied_env.ros.wire.transforms import as_it_comes
 from embodied_env.ros.wire.world_clock import ClockSpec

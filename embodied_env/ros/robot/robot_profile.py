@@ -42,7 +42,7 @@ from embodied_env.ros.robot.estops import (
     is_installed,
     spec_in_use,
 )
-from embodied_env.ros.wire.reset_protocol import RESET_SERVICE
+from embodied_env.ros.wire.simulator_protocol import RESET_SERVICE
 from embodied_env.ros.wire.world_clock import ClockSpec
 
 BACKEND = "real"

@@ -20,8 +20,7 @@ from embodied_env.ros.robot.sensor_publishers import SensorPublishers
 from embodied_env.ros.transport.qos import sensor_qos
 from embodied_env.ros.transport.receive_thread import ReceiveThread
 from embodied_env.ros.transport.receiver import ReceivedMessage
-from embodied_env.ros.wire.sensor_buffer import SensorBuffer
-from embodied_env.ros.wire.sensor_readers import SensorReader
+from embodied_env.ros.wire.sensor_buffer import SensorBuffer, SensorReader
 from embodied_env.ros.wire.stamp_translation import StampTranslator, is_on_our_host
 from embodied_env.ros.wire.transforms import Frames, Tf2Frames, TransformedReader
 from embodied_env.ros.wire.world_clock import SimTimeTracker, SystemClockMonitor, WorldClock

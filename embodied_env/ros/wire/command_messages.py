@@ -34,7 +34,6 @@ def to_command(actuator: ActuatorSpec, values: FloatArray, *, stamp_ns: int, per
 
 
 def _message(actuator: ActuatorSpec, values: FloatArray, *, stamp_ns: int, period_s: float) -> Message:
-    """Return the message with values in the driver's units, in the order of `published_joints`."""
     message = _stamped(actuator, stamp_ns)
     COMMAND_MESSAGES[actuator.type].write(message, values, _target(actuator, after_ns=round(period_s * 1e9)))
     return message
@@ -80,7 +79,6 @@ def from_command(actuator: ActuatorSpec, message: Message) -> FloatArray | None:
 
 
 def _whole(actuator: ActuatorSpec, values: FloatArray | None) -> FloatArray | None:
-    """Return the command of values in a message, or None unless each published joint has a finite one."""
     is_whole = values is not None and values.shape == (len(actuator.published_joints),)
     if values is None or not is_whole or not all(map(math.isfinite, values.tolist())):
         return None

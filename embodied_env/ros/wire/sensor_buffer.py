@@ -1,4 +1,4 @@
-"""Buffer of a sensor's newest reading, which counts lost, repeated and reordered messages."""
+"""Read sensor messages as the contract declares, and buffer the newest reading of each sensor."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+from numpy.typing import NDArray
+
 from embodied_env.contract import SensorSpec
+from embodied_env.contract.field_paths import check_messages
 from embodied_env.core.code_types import Quality
+from embodied_env.core.reading_conversion import ReadingRules
 from embodied_env.core.types import Sample
 from embodied_env.errors import BackendNotReadyError
-from embodied_env.messages.declaration import InvalidReadingError
-from embodied_env.ros.transport.layout_cache import as_message
+from embodied_env.messages.declaration import NO_WINDOW, InvalidReadingError, Message
+from embodied_env.messages.message_types import JOINT_SENSOR
+from embodied_env.messages.sensor_types import SENSOR_MESSAGES
+from embodied_env.messages.vectors import position_confidence
+from embodied_env.ros.transport.layout_cache import RawMessage, as_message
 from embodied_env.ros.transport.receiver import ReceivedMessage
-from embodied_env.ros.wire.sensor_readers import SensorReader, stamp_ns
 from embodied_env.ros.wire.stamp_translation import (
     NO_STAMP,
     ArrivalAges,
@@ -21,6 +27,67 @@ from embodied_env.ros.wire.stamp_translation import (
     TranslatedStamp,
     TransportTiming,
 )
+
+
+def stamp_ns(message: Message) -> int:
+    """Return the stamp of a message's header, ns of its clock."""
+    if isinstance(message, RawMessage):
+        return message.stamp_ns()
+    stamp = message.header.stamp
+    return int(stamp.sec) * 1_000_000_000 + int(stamp.nanosec)
+
+
+class SensorReader:
+    """Reads the messages of one sensor into new arrays of the contract's shapes and dtypes.
+
+    Attributes:
+        raw_sha256: the hash of the pixels of each resized image in the last message that was read, by field.
+        driver: the values in the driver's units of each converted field in that message.
+    """
+
+    def __init__(self, name: str, sensor: SensorSpec) -> None:
+        """Resolve the fields of `sensor`, or raise ContractError if it does not match its message type."""
+        check_messages({name: sensor})
+        self._sensor = sensor
+        self._rules = ReadingRules(name, sensor)
+        self._readers = {field: known.reader(declared) for field, (known, declared) in self._rules.fields.items()}
+        self._declaration = SENSOR_MESSAGES.get(sensor.type)
+        self.raw_sha256, self.driver = self._rules.raw_sha256, self._rules.driver
+        self._joints = {joint for spec in sensor.fields.values() for joint in spec.joints or ()}
+        self._is_by_joint = sensor.type == JOINT_SENSOR and bool(self._joints)
+
+    def read(self, message: Message) -> dict[str, NDArray[Any]]:
+        """Return the arrays by field, or raise InvalidReadingError."""
+        sensor = self._sensor
+        if sensor.frame is not None:
+            _check_frame("frame_id", message.header.frame_id, sensor.frame)
+        if sensor.child_frame is not None:
+            _check_frame("child_frame_id", message.child_frame_id, sensor.child_frame)
+        values = {name: read(message) for name, read in self._readers.items()}
+        window = NO_WINDOW if self._declaration is None else self._declaration.window(message)
+        for name, accept in self._rules.acceptors.items():
+            values[name] = accept(values[name], window)
+        return values
+
+    def concerns(self, message: Message) -> bool:
+        """Return whether a message is of this sensor, which is False for a JointState of other joints only."""
+        return not self._is_by_joint or not self._joints.isdisjoint(message.name)
+
+    def is_ready(self, message: Message) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether `read` has everything it needs, as a subclass may wait for a transform."""
+        return True
+
+    def confidence(self, message: Message) -> float | None:
+        """Return the confidence in the position (`position_confidence`), or None without a covariance."""
+        if self._declaration is None or not self._declaration.covariance:
+            return None
+        return position_confidence(message.pose.covariance, self._sensor.confidence_radius_m)
+
+
+def _check_frame(key: str, found: str, wanted: str) -> None:
+    if found != wanted:
+        raise InvalidReadingError(f"{key} is {found!r} (expected {wanted!r})")
+
 
 Stamping = StampTranslator | ArrivalAges
 
@@ -43,10 +110,7 @@ class SensorBuffer:
     def __init__(
         self, name: str, sensor: SensorSpec, stamping: Stamping | None = None, reader: SensorReader | None = None
     ) -> None:
-        """Start empty, with the reader of the sensor's type if `reader` is None.
-
-        `stamping` translates stamps to the world clock, or is None if they are already on it.
-        """
+        """Start empty, where `stamping` translates stamps to the world clock, or is None if they are already on it."""
         self._name = name
         self._reader = SensorReader(name, sensor) if reader is None else reader
         self._by_header = sensor.timeline == "header"
@@ -115,10 +179,7 @@ class SensorBuffer:
             self._newest_valid = None if stamp.quality is Quality.FUTURE else stamp
 
     def assign_stamp(self, stamp_ns: int, number: int) -> bool:
-        """Return whether a reading with this stamp or a later one has arrived.
-
-        With the timeline ``receive`` the message that was published under `number` gets the stamp.
-        """
+        """Stamp the unstamped message `number`, and return whether a reading of `stamp_ns` or later has arrived."""
         if not self._by_header and stamp_ns > self.stamp_ns and number in self._unstamped:
             self._store(self._unstamped[number], TranslatedStamp(stamp_ns=stamp_ns), _NO_TRANSPORT)
         return self.stamp_ns >= stamp_ns
@@ -141,7 +202,6 @@ class SensorBuffer:
         return stamping.translate(arrival, stamp_ns(arrival.message) if self._by_header else None)
 
     def _add_stamped(self, arrival: ReceivedMessage, stamp: TranslatedStamp, transport: TransportTiming) -> None:
-        """Store a newer message, and count a repeated or older one."""
         newest, valid = self.placed, self._newest_valid
         if self._by_header and (
             (newest is not None and stamp.repeats(newest)) or (valid is not None and stamp.repeats(valid))

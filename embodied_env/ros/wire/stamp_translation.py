@@ -237,10 +237,7 @@ def suspect_clock(age_s: float) -> SuspectClock:
 
 
 def is_on_our_host(node: Node, topic: str, rmw: str) -> bool | None:
-    """Return whether all publishers of `topic` are on our host, by the GUIDs of Fast DDS, or None if unknown.
-
-    `node` must subscribe to `topic` itself, since the GUID of its own endpoint identifies our host.
-    """
+    """Return whether all publishers of a topic of `node` are on our host, by GUIDs of Fast DDS, None if unknown."""
     if not rmw.startswith("rmw_fastrtps"):
         return None
     ours = {

@@ -15,7 +15,7 @@ from embodied_env.contract import FloatArray, SensorSpec
 from embodied_env.errors import MissingDependencyError
 from embodied_env.messages.declaration import InvalidReadingError, Message, Values
 from embodied_env.ros.transport.setup_checks import apt_package
-from embodied_env.ros.wire.sensor_readers import SensorReader, stamp_ns
+from embodied_env.ros.wire.sensor_buffer import SensorReader, stamp_ns
 
 
 class NoTransformError(InvalidReadingError):
@@ -24,10 +24,7 @@ class NoTransformError(InvalidReadingError):
 
 @dataclass(frozen=True, kw_only=True)
 class Transform:
-    """Pose of a source frame in a target frame.
-
-    `translation` is in m, shape (3,), and `rotation` is x, y, z, w, shape (4,).
-    """
+    """Pose of a source frame in a target frame, m, shape (3,), and a quaternion x, y, z, w, shape (4,)."""
 
     translation: FloatArray
     rotation: FloatArray

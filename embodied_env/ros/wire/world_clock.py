@@ -223,10 +223,7 @@ class SimTimeTracker:
         return max(self._sim_ns + self._shift_ns + passed_ns, self._ahead_ns)
 
     def to_world_ns(self, stamp_ns: int) -> int:
-        """Convert a stamp of simulated time to world time.
-
-        The simulator has reached that time: a stamp ahead by up to two clock messages advances the world clock.
-        """
+        """Convert a stamp, which advances the world clock if it is ahead by up to two clock messages."""
         world_ns = stamp_ns + self._shift_ns
         if 0 < stamp_ns - self._sim_ns <= 2 * self._tick_ns:
             self._ahead_ns = max(self._ahead_ns, world_ns)

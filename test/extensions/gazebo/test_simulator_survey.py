@@ -12,7 +12,7 @@ from simulator_stand_ins import Faults, hosted
 
 import embodied_env
 from embodied_env.cli.doctor_cli import examine
-from embodied_env.extensions.gazebo import gazebo_versions as versions
+from embodied_env.extensions.gazebo import simulator_survey as versions
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.timing.clock import SteadyClock
 

@@ -18,9 +18,9 @@ from rclpy.duration import Duration
 import embodied_env
 from embodied_env.errors import BackendNotReadyError, ResetNeededError, UsageError
 from embodied_env.messages.message_types import message_class
-from embodied_env.ros.embedded_sim.lockstep_protocol import FAULT_TOPIC, IMAGE_TOPIC, STEPPED_TOPIC, StepAck
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import RELIABLE
+from embodied_env.ros.wire.simulator_protocol import FAULT_TOPIC, IMAGE_TOPIC, STEPPED_TOPIC, StepAck
 from embodied_env.timing.clock import SteadyClock
 
 pytestmark = pytest.mark.ros

@@ -15,9 +15,8 @@ from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.messages.message_types import message_class
 from embodied_env.ros.embedded_sim.base_node import node_with_executor
 from embodied_env.ros.embedded_sim.lockstep_node import SimulatorNode
-from embodied_env.ros.embedded_sim.lockstep_protocol import STEP_TOPIC
 from embodied_env.ros.transport.node import RosNode
-from embodied_env.ros.wire.reset_protocol import RESET_SERVICE
+from embodied_env.ros.wire.simulator_protocol import RESET_SERVICE, STEP_TOPIC
 from embodied_env.sim.world import World
 from embodied_env.timing.clock import SteadyClock
 

@@ -29,8 +29,8 @@ from embodied_env.ros.embedded_sim.realtime_node import run_free_running
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.ros.wire.command_messages import to_command
-from embodied_env.ros.wire.reset_protocol import ANY_EPOCH, RESET_SERVICE, ResetReply
-from embodied_env.ros.wire.sensor_readers import SensorReader, stamp_ns
+from embodied_env.ros.wire.sensor_buffer import SensorReader, stamp_ns
+from embodied_env.ros.wire.simulator_protocol import ANY_EPOCH, RESET_SERVICE, ResetReply
 from embodied_env.sim.world import World
 from embodied_env.sim.world_profile import load_profile
 from embodied_env.timing.clock import SteadyClock

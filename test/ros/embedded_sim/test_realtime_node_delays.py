@@ -21,8 +21,8 @@ from embodied_env.processes.child_process import Child, simulator
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.ros.wire.command_messages import to_command
-from embodied_env.ros.wire.reset_protocol import RESET_SERVICE, ResetReply
-from embodied_env.ros.wire.sensor_readers import stamp_ns
+from embodied_env.ros.wire.sensor_buffer import stamp_ns
+from embodied_env.ros.wire.simulator_protocol import RESET_SERVICE, ResetReply
 from embodied_env.timing.clock import SteadyClock
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]

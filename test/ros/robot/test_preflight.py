@@ -42,7 +42,7 @@ from embodied_env.ros.transport.checklist import raise_unless_passed
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import RELIABLE, sensor_qos
 from embodied_env.ros.transport.receiver import ReceivedMessage
-from embodied_env.ros.wire.sensor_readers import SensorReader
+from embodied_env.ros.wire.sensor_buffer import SensorReader
 from embodied_env.timing.clock import NS_PER_S, SteadyClock
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]

@@ -16,7 +16,7 @@ from embodied_env.messages.declaration import InvalidReadingError
 from embodied_env.ros.robot.robot_profile import check_frame, load_real_profile
 from embodied_env.ros.robot.sensor_set import MessageFilter
 from embodied_env.ros.transport.receiver import ReceivedMessage
-from embodied_env.ros.wire.sensor_readers import SensorReader
+from embodied_env.ros.wire.sensor_buffer import SensorReader
 from embodied_env.ros.wire.transforms import NoTransformError, Transform, TransformedReader
 from embodied_env.timing.clock import NS_PER_S
 

@@ -32,10 +32,7 @@ class StepTimes:
     duration_ns: int  # the simulated time of the step
 
     def describe_throttle(self, world: str | None) -> str:
-        """Return that the step took at least its own simulated time, with a remedy.
-
-        The text is "" for a faster step. `world` is the name of a world of Gazebo, or None for another simulator.
-        """
+        """Return that the step took at least its simulated time, with a remedy, for Gazebo in its `world`, or ""."""
         took_s, duration_s = self.reached_s - self.sent_s, self.duration_ns / NS_PER_S
         if took_s < _THROTTLED * duration_s:
             return ""
@@ -70,10 +67,7 @@ class LockstepControl:
     """
 
     def __init__(self, api: SimulatorApi, session: ServiceSession, *, step_ns: int, still_s: float = 0.1) -> None:
-        """Prepare the control without sending a request.
-
-        A clock that publishes nothing at rest counts as at rest after `still_s`.
-        """
+        """Prepare the control, in which a clock that is silent at rest counts as at rest after `still_s`."""
         self.session, self.clock = session, session.clock
         self.clock.repeats = api.repeats_clock
         self.step_ns = step_ns
@@ -111,10 +105,7 @@ class LockstepControl:
         self._store_reference()
 
     def wake_clock(self, end: float) -> None:
-        """Take one physics step if no stamp was received yet.
-
-        Some simulators publish none at rest.
-        """
+        """Take one physics step if no stamp was received yet, as some simulators publish none at rest."""
         if self.clock.now_ns is None:
             self._run_down(end)
 
@@ -178,10 +169,7 @@ class LockstepControl:
                 )
 
     def confirm_paused(self, end: float) -> None:
-        """Pause, and await one more stamp if the clock repeats them at rest.
-
-        The server may be a new one.
-        """
+        """Pause, and await one more stamp if the clock repeats them at rest, since the server may be a new one."""
         if not self.capabilities.pause:
             return
         self.pause(end)
@@ -190,10 +178,7 @@ class LockstepControl:
             self.session.receive(left_s, only=(CLOCK,))
 
     def pause(self, end: float) -> None:
-        """Pause the simulation.
-
-        Idempotent. A lost request is repeated only at rest, because it would interrupt a step that still runs.
-        """
+        """Pause, again after a lost reply, but only at rest, since a pause would interrupt a step that still runs."""
         while True:
             try:
                 self.session.call_once(self._api.pause(), end)
@@ -218,13 +203,7 @@ class LockstepControl:
         self.step(steps * self.step_ns, end)
 
     def begin_step(self, duration_ns: int, end: float) -> None:
-        """Request the physics steps of `duration_ns`, and return without waiting.
-
-        Several worlds may move at a time.
-
-        Raises:
-            UsageError: for a duration that is not a whole number of physics steps.
-        """
+        """Request a step without waiting, or raise UsageError if it is no whole number of physics steps."""
         self.check_unmoved()
         before_ns = self.now_ns()
         steps, rest_ns = divmod(duration_ns, self.step_ns)
@@ -259,7 +238,6 @@ class LockstepControl:
         self.session.receive(0.0)  # the messages of the step, which waited in their queues
 
     def _is_over(self, pending: PendingRequest, target_ns: int) -> bool:
-        """Return whether the reply has arrived, and the clock is at rest at its target."""
         clock = self.clock
         if clock.now_ns != target_ns or pending.answered_s is None:
             return False
@@ -291,7 +269,6 @@ class LockstepControl:
             raise BackendLostError("clock_stopped" if now_s - moved_s > self._still_s else "timeout", where)
 
     def _await_still(self, end: float) -> None:
-        """Wait until the clock repeats its stamp, or is silent."""
         self.session.drain()
         begun_s, seen = time.monotonic(), self.clock.seen
         while True:
@@ -345,8 +322,5 @@ class LockstepControl:
         return state
 
     def set_state(self, entity: str, position: FloatArray, orientation: FloatArray, end: float) -> None:
-        """Place an entity at a position in m and an orientation as a quaternion x, y, z, w.
-
-        Sensors show it after the next step.
-        """
+        """Place an entity, m and quaternion x, y, z, w, which sensors show after the next step."""
         self.session.call(self._api.set_state(entity, position, orientation), end, entity)

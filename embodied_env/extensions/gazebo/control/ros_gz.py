@@ -36,10 +36,7 @@ class RosGz(SimulatorApi):
     capabilities = ControlCapabilities(pause=True, reset=True, rewinds_time=True)
 
     def __init__(self, *, world: str, prefix: str | None) -> None:
-        """Prepare the requests, or raise MissingDependencyError without ros_gz_interfaces.
-
-        With `prefix` None, it is ``/world/<world>``.
-        """
+        """Prepare the requests below `prefix`, or raise MissingDependencyError without ros_gz_interfaces."""
         self._control_type, self._set_pose_type = message_class(CONTROL_TYPE), message_class(SET_POSE_TYPE)
         self._prefix = f"/world/{world}" if prefix is None else prefix.rstrip("/")
 
@@ -73,19 +70,13 @@ class RosGz(SimulatorApi):
         return request
 
     def reset(self) -> Request:
-        """Return the request that restores the initial world, paused.
-
-        Models that were spawned later are removed.
-        """
+        """Return the request that restores the initial world, paused, without models that were spawned later."""
         request = self.pause()
         request.message.world_control.reset.all = True
         return request
 
     def set_state(self, entity: str, position: FloatArray, orientation: FloatArray) -> Request:
-        """Return the request that places a model, which keeps its velocity.
-
-        An unknown name is not reported.
-        """
+        """Return the request that places a model, which keeps its velocity and may not exist."""
         kind = self._set_pose_type
         message = kind.Request()
         message.entity.name, message.entity.type = entity, _MODEL

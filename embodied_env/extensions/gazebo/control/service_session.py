@@ -64,10 +64,7 @@ class ClockMonitor:
 
 @dataclass(kw_only=True)
 class PendingRequest:
-    """A request in flight, with times in monotonic s.
-
-    `result` is the value that `Request.read` returned.
-    """
+    """A request in flight, with times in monotonic s and the `result` that `Request.read` returned."""
 
     request: Request
     reply: ServiceReply
@@ -95,10 +92,7 @@ class ServiceSession:
         on_message: Callable[[ReceivedMessage], None] = lambda _: None,
         check_liveness: LivenessCheck = lambda: None,
     ) -> None:
-        """Subscribe to the clock.
-
-        `on_message` receives all other messages. Each `receive` calls `check_liveness`.
-        """
+        """Subscribe to the clock, pass other messages to `on_message`, and call `check_liveness` in each `receive`."""
         self.clock = ClockMonitor()
         self.reply_timeout_s = reply_timeout_s
         self._receiver, self._on_message, self._check_liveness = receiver, on_message, check_liveness
@@ -109,10 +103,7 @@ class ServiceSession:
         return self._receiver.services()
 
     def receive(self, timeout_s: float, *, only: Collection[str] = ()) -> bool:
-        """Receive the messages that have arrived, and return whether any have.
-
-        Wait at most `timeout_s` for one. With `only`, messages of other keys stay in their queues.
-        """
+        """Wait at most `timeout_s` for messages, `only` those of some keys, and return whether any have arrived."""
         self._check_liveness()
         arrivals = self._receiver.receive(timeout_s, only=only)
         now_s = time.monotonic()
@@ -131,13 +122,7 @@ class ServiceSession:
                 break
 
     def send(self, request: Request, end: float, entity: str = "") -> PendingRequest:
-        """Send a request without waiting for its reply.
-
-        `entity` is named in the error of a refusal.
-
-        Raises:
-            BackendLostError: when the service is not available.
-        """
+        """Send a request about `entity`, and wait for no reply, or raise BackendLostError without the service."""
         left_s = max(0.0, min(self.reply_timeout_s, end - time.monotonic()))
         try:
             reply = self._receiver.call_async(request.type, request.service, request.message, left_s)
@@ -161,10 +146,7 @@ class ServiceSession:
                 raise BackendLostError("refused", f"{pending.request.service}{about}: {error}") from None
 
     def await_reply(self, pending: PendingRequest, end: float, *, evidence: Callable[[], str] = lambda: "") -> None:
-        """Poll until the reply arrives.
-
-        Raises BackendLostError, with `evidence` from the clock, if it is late.
-        """
+        """Poll until the reply arrives, or raise BackendLostError with `evidence` from the clock if it is late."""
         end = min(end, pending.sent_s + self.reply_timeout_s)
         while pending.answered_s is None:
             if time.monotonic() > end:

@@ -46,10 +46,7 @@ FAULTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ControlCapabilities:
-    """The abilities of a simulator, known after `LockstepControl.connect`.
-
-    `reset`: of the whole world; with `rewinds_time` it also sets the clock to its start.
-    """
+    """The abilities of a simulator, known after `LockstepControl.connect`, of which `reset` is that of the world."""
 
     pause: bool = False
     reset: bool = False
@@ -85,11 +82,7 @@ class SimulatorRefusedError(Exception):
 
 
 class SimulatorNotReadyError(BackendNotReadyError):
-    """A simulator could not be connected or reset.
-
-    Attributes:
-        why: a key of `FAULTS`.
-    """
+    """A simulator could not be connected or reset, for the reason `why` of `FAULTS`."""
 
     def __init__(self, fault: BackendLostError) -> None:
         self.why = fault.why
@@ -112,13 +105,7 @@ class SimulatorApi(ABC):
 
     @abstractmethod
     def probe(self, offered: Mapping[str, tuple[str, ...]]) -> tuple[Request, ...]:
-        """Find the simulator in the graph's services, and return requests to complete it.
-
-        `offered` maps the name of a service to its types.
-
-        Raises:
-            BackendNotReadyError: if a required service is not offered.
-        """
+        """Find the services, given by name and types, and return further requests, or raise BackendNotReadyError."""
 
     @abstractmethod
     def pause(self) -> Request:
@@ -138,10 +125,7 @@ class SimulatorApi(ABC):
 
     @abstractmethod
     def set_state(self, entity: str, position: FloatArray, orientation: FloatArray) -> Request:
-        """Return the request that places an entity, at rest where the family can.
-
-        The position is in m, the orientation a quaternion x, y, z, w.
-        """
+        """Return the request that places an entity, m and quaternion x, y, z, w, at rest where the family can."""
 
 
 def write_pose(pose: Any, position: FloatArray, orientation: FloatArray) -> None:  # noqa: ANN401 - a geometry_msgs/Pose

@@ -25,7 +25,7 @@ from embodied_env.extensions.gazebo.control.simulator_api import (
 )
 from embodied_env.ros.embedded_sim.base_node import RESET_ERRORS, SPIN_TIMEOUT_S, node_with_executor
 from embodied_env.ros.embedded_sim.lockstep_node import SimulatorNode
-from embodied_env.ros.wire.reset_protocol import ANY_EPOCH
+from embodied_env.ros.wire.simulator_protocol import ANY_EPOCH
 from embodied_env.sim.world import World
 from embodied_env.sim.world_profile import load_profile
 

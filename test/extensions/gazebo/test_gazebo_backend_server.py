@@ -17,7 +17,7 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 
 import embodied_env
 from embodied_env.errors import MissingDependencyError
-from embodied_env.extensions.gazebo.gazebo_server import _claim_domain
+from embodied_env.extensions.gazebo.gazebo_backend import _claim_domain
 
 pytestmark = [pytest.mark.ros, pytest.mark.kills]
 

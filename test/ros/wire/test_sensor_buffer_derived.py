@@ -33,7 +33,7 @@ from embodied_env.record.message_log import read_messages
 from embodied_env.record.row_decoder import RowDecoder
 from embodied_env.ros.embedded_sim.message_encoder import to_message
 from embodied_env.ros.transport.node import RosNode
-from embodied_env.ros.wire.sensor_readers import SensorReader
+from embodied_env.ros.wire.sensor_buffer import SensorReader
 from embodied_env.timing.clock import NS_PER_S, SteadyClock
 
 pytestmark = pytest.mark.ros

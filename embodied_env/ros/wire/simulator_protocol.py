@@ -1,33 +1,67 @@
-"""Protocol without ROS imports between an environment and an embedded simulator over ROS 2.
+"""Protocol without ROS imports of the embedded simulator and the robot emulator, which are a node called `NODE`.
 
-The simulator is a node called `NODE`. The environment resets it by parameters and a service, publishes a command on
-each actuator topic, then a step token on ``~/step``. The simulator runs step k of an epoch once, when it has received
-the token and the commands that the token lists. These are identified by a digest of their bytes, so duplicate, late,
-foreign or braking commands neither add a step nor take part in one. Then it publishes the new readings, and an
-acknowledgement that identifies the newest message of each sensor. The environment waits for these messages only, not
-for readings that are delayed, lost or not due.
+The environment resets it by parameters and a service. In lockstep it publishes a command on each actuator topic, then a
+step token. The simulator runs step k of an epoch once, when it has received the token and the commands that the token
+lists by a digest of their bytes, so duplicate, late, foreign or braking commands neither add a step nor take part in
+one. Then it publishes the new readings, and an acknowledgement that identifies the newest message of each sensor. The
+environment waits for these messages only, not for readings that are delayed, lost or not due.
 """
 
 from __future__ import annotations
 
+import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from embodied_env.contract import FloatArray
-from embodied_env.contract.json_messages import JsonMessage
+from embodied_env.contract.json_messages import JsonMessage, RegularArray
 from embodied_env.contract.key_types import like
-from embodied_env.ros.wire.reset_protocol import NODE
+from embodied_env.core.types import ResetRequest
 
+NODE = "simulator"
 STEP_TOPIC = f"{NODE}/step"  # std_msgs/msg/Int64MultiArray: StepRequest.to_data()
 STEPPED_TOPIC = f"{NODE}/stepped"  # std_msgs/msg/Int64MultiArray: StepAck.to_data(), after the readings of that step
 FAULT_TOPIC = f"{NODE}/fault"  # std_msgs/msg/String: SimulatorFault.to_text()
 RENDER_SERVICE = f"{NODE}/render"  # std_srvs/srv/Trigger; the image is published on IMAGE_TOPIC before the response
 IMAGE_TOPIC = f"{NODE}/picture"  # sensor_msgs/msg/Image
 CLOCK_TOPIC = "clock"  # rosgraph_msgs/msg/Clock, in the namespace of the simulator
+RESET_SERVICE = f"{NODE}/reset"  # std_srvs/srv/Trigger; the message of its response is ResetReply.to_text()
+
+EPOCH_PARAMETER = "reset.epoch"
+SEED_PARAMETER = "reset.seed"
+OPTIONS_PARAMETER = "reset.options"  # a JSON object: reset option -> value
+
+ANY_EPOCH = -1  # no epoch; `RESET_SERVICE` in lockstep refuses it
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResetReply(JsonMessage):
+    """Result of a reset, in which `details` are other choices of the simulator such as the rendering library."""
+
+    place = RESET_SERVICE
+
+    epoch: int
+    stamp_ns: int
+    sampled: Mapping[str, RegularArray]
+    fingerprint: str
+    details: Mapping[str, str]
+
+    def as_mapping(self) -> dict[str, Any]:
+        """Return the fields, with arrays of any shape as nested lists."""
+        return {**vars(self), "sampled": {name: np.asarray(value).tolist() for name, value in self.sampled.items()}}
+
+
+def reset_parameters(request: ResetRequest, epoch: int = ANY_EPOCH) -> list[Any]:
+    """Return the parameter messages of seed, options and epoch of the next reset."""
+    from rclpy.parameter import Parameter  # noqa: PLC0415 - it imports rcl_interfaces
+
+    options = {name: value.tolist() for name, value in request.options.items()}
+    values = {EPOCH_PARAMETER: epoch, SEED_PARAMETER: request.seed, OPTIONS_PARAMETER: json.dumps(options)}
+    return [Parameter(name, value=value).to_parameter_msg() for name, value in values.items()]
 
 
 def command_crc32(command: FloatArray) -> int:

@@ -10,7 +10,7 @@ pytest.importorskip("mujoco", reason="needs mujoco")
 import embodied_env
 from embodied_env.contract.urdf import parse_urdf
 from embodied_env.errors import ContractError
-from embodied_env.sim.robot_description import generate_urdf, robot_description
+from embodied_env.sim.mujoco_kinematics import generate_urdf, robot_description
 from embodied_env.sim.world_model import WorldModel
 from embodied_env.sim.world_profile import load_profile
 

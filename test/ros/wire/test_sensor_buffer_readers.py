@@ -14,7 +14,7 @@ from embodied_env.contract.field_paths import check_messages
 from embodied_env.errors import ContractError
 from embodied_env.ros.embedded_sim.lockstep_node import run_simulator
 from embodied_env.ros.embedded_sim.message_encoder import to_message
-from embodied_env.ros.wire.sensor_readers import SensorReader
+from embodied_env.ros.wire.sensor_buffer import SensorReader
 
 pytestmark = pytest.mark.ros
 

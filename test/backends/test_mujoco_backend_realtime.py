@@ -9,7 +9,7 @@ from safety_strategies import examples
 
 import embodied_env
 from embodied_env.backends.backend_registry import make_backend
-from embodied_env.backends.mujoco_realtime_backend import RealtimeStepper
+from embodied_env.backends.mujoco_backend import RealtimeStepper
 from embodied_env.core.types import ResetRequest
 from embodied_env.errors import BackendLostError
 from embodied_env.sim.world import World
