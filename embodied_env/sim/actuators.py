@@ -80,8 +80,8 @@ class Actuation:
         self._is_position = ~self.is_velocity
         self._all_by_position = bool(self._is_position.all())
         self._parts = np.empty((0, 1))
-        positions = np.array(self.joints)[self._is_position].tolist()
-        self._qpos, _ = model.joint_addresses((joint, "actuators") for joint in positions)
+        positions = zip(self.joints, self._is_position, strict=True)
+        self._qpos, _ = model.joint_addresses((joint, "actuators") for joint, is_position in positions if is_position)
         self._sent = self._target = np.zeros(layout.size)
         speeds = [limits.fastest for actuator in contract.actuators.values() for limits in actuator.joints.values()]
         self._stride = np.where(layout.is_goal, speeds, np.inf) * contract.control_period_s
@@ -101,10 +101,7 @@ class Actuation:
 
     def command(self, values: FloatArray) -> None:
         """Take the next command, or raise UsageError for another shape."""
-        target = np.array(values, dtype=np.float64)
-        if target.shape != self._sent.shape:
-            raise self._wrong_shape(target)
-        self._target = self.limited(target, self._target) if self._has_goals else target
+        self._target = self.limited(self.checked(values), self._target)
 
     def follow(self, target: FloatArray) -> None:
         """Set `target`, which is never written, as the active command that has been reached."""
@@ -118,12 +115,9 @@ class Actuation:
         """Return a copy of a command, or raise UsageError for another shape."""
         target = np.array(values, dtype=np.float64)
         if target.shape != self._sent.shape:
-            raise self._wrong_shape(target)
+            expected = f"{self._sent.shape}: {', '.join(self.joints)}"
+            raise UsageError(f"wrong shape of a command: {target.shape} (expected {expected})")
         return target
-
-    def _wrong_shape(self, target: FloatArray) -> UsageError:
-        expected = f"{self._sent.shape}: {', '.join(self.joints)}"
-        return UsageError(f"wrong shape of a command: {target.shape} (expected {expected})")
 
     @property
     def target(self) -> FloatArray:
@@ -173,14 +167,6 @@ class SetpointInterpolator:
         """Rest at `values`, shape (n_joints,)."""
         self._start = self._target = self._lagging = values
         self._done = 0.0  # steps since the command
-
-    def save(self) -> tuple[FloatArray, FloatArray, FloatArray, float]:
-        """Return the state, which later steps do not change."""
-        return self._start, self._target, self._lagging, self._done
-
-    def load(self, state: tuple[FloatArray, FloatArray, FloatArray, float]) -> None:
-        """Continue from a saved state."""
-        self._start, self._target, self._lagging, self._done = state
 
     def command(self, values: FloatArray, *, done: float = 1.0) -> None:
         """Accept a command issued `done` steps ago, so that with 1, as in lockstep, the next step leads to it."""
@@ -251,9 +237,6 @@ def _drive(name: str, actuator: ActuatorSpec, model: WorldModel) -> tuple[list[i
     return wheels, np.stack([by_axis[axis] for axis in axes], axis=1)
 
 
-PathState: TypeAlias = tuple[tuple[FloatArray, FloatArray, FloatArray, float], TimedQueue[FloatArray]]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTiming:
     """A step is a control period in lockstep, and a tick of a free-running world."""
@@ -282,6 +265,9 @@ def _whole_substeps(model: WorldModel, duration_s: float, path: str) -> int:
         problem = f"{duration_s} s (expected a whole number of timesteps of the model, {timestep_s} s)"
         raise model.error(path, problem)
     return substeps
+
+
+PathState: TypeAlias = tuple[SetpointInterpolator, TimedQueue[FloatArray]]
 
 
 class CommandPath:
@@ -313,13 +299,11 @@ class CommandPath:
 
     def save(self) -> PathState:
         """Return the state, which later steps do not change."""
-        return self._interpolator.save(), copy(self._late_commands)
+        return copy(self._interpolator), copy(self._late_commands)
 
     def load(self, state: PathState) -> None:
         """Continue from a saved state."""
-        interpolation, late_commands = state
-        self._interpolator.load(interpolation)
-        self._late_commands = copy(late_commands)
+        self._interpolator, self._late_commands = copy(state[0]), copy(state[1])
 
     def command(self, values: FloatArray, now_ns: int, delay_ns: int | None) -> None:
         """Accept a command, which acts after the injected delay or `delay_ns`, or at once if that is None."""

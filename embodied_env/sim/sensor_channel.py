@@ -69,18 +69,11 @@ class ValueReceiver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelState:
-    """The state of a channel between two steps of its world."""
+    """The state of a channel between two steps of its world, of which `others` are for `SensorChannel.load` alone."""
 
     newest: Sample | None
-    extras: Mapping[str, Any]
     available_ns: int
-    pending: tuple[tuple[int, int, SensorOutput], ...]
-    lost_contacts: Values
-    origin_ns: int
-    count: int
-    due_ns: int
-    delay_ns: int
-    random: Mapping[str, Any] | None  # state of the bit generator; None without noise and loss
+    others: tuple[Any, ...]
 
 
 class SensorChannel:
@@ -149,27 +142,19 @@ class SensorChannel:
 
     def save(self) -> ChannelState:
         """Return the state after `begin`, which later readings do not change."""
-        return ChannelState(
-            newest=self.newest,
-            extras=self.extras,
-            available_ns=self.available_ns,
-            pending=tuple(self._pending),
-            lost_contacts=self._lost_contacts,
-            origin_ns=self._origin_ns,
-            count=self._count,
-            due_ns=self.due_ns,
-            delay_ns=self.delay_ns,
-            random=self._rng.bit_generator.state if self._is_random else None,
-        )
+        readings = self.extras, tuple(self._pending), self._lost_contacts
+        times = self._origin_ns, self._count, self.due_ns, self.delay_ns
+        random = self._rng.bit_generator.state if self._is_random else None
+        return ChannelState(newest=self.newest, available_ns=self.available_ns, others=(readings, times, random))
 
     def load(self, state: ChannelState) -> None:
         """Continue from a saved state."""
-        self.newest, self.extras, self.available_ns = state.newest, state.extras, state.available_ns
-        self._pending, self._lost_contacts = deque(state.pending), state.lost_contacts
-        self._origin_ns, self._count = state.origin_ns, state.count
-        self.due_ns, self.delay_ns = state.due_ns, state.delay_ns
-        if state.random is not None:
-            self._rng.bit_generator.state = state.random
+        self.newest, self.available_ns = state.newest, state.available_ns
+        (self.extras, pending, self._lost_contacts), times, random = state.others
+        self._origin_ns, self._count, self.due_ns, self.delay_ns = times
+        self._pending = deque(pending)
+        if random is not None:
+            self._rng.bit_generator.state = random
 
     def capture(self, now_ns: int, measured: SensorOutput) -> None:
         """Send a reading taken now, and schedule the next one."""

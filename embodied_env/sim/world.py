@@ -19,7 +19,6 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.types import Sample
 from embodied_env.errors import ResetNeededError, UsageError
 from embodied_env.sim.actuators import Actuation, CommandPath, PathState, resolve_timing
-from embodied_env.sim.mujoco_kinematics import robot_description
 from embodied_env.sim.physics import Physics
 from embodied_env.sim.randomization import MovingBody, ResetRandomizer
 from embodied_env.sim.rendering import Renderer, ViewerWindow, render_camera
@@ -58,6 +57,9 @@ class World:
         now_ns: the world's time, which never decreases.
         tick_ns: the duration of a step.
         substeps: the number of physics steps in it.
+        substeps_ns: their ends, ns after its start.
+        joints: the names of the commanded joints and axes, in the order of the flat action.
+        is_velocity: the mask of velocities in a command, shape (n_joints,).
         is_reset: whether an episode has begun.
         can_be_saved: whether `save` returns the whole state: not in real time, with injected delays, sleep or plugins.
         channels: the channels of its sensors. Their `newest` may be older than what `read` returns.
@@ -106,12 +108,14 @@ class World:
         emulator = profile.emulator if free_running else None
         timing = resolve_timing(model, emulator)
         self.tick_ns, self.substeps = timing.tick_ns, timing.substeps
+        self.substeps_ns = self.tick_ns * np.arange(1, self.substeps + 1) // self.substeps
         self._cameras = AsyncCameras(model) if free_running and profile.has_cameras else None
         self._delayed = None if delays is None else DelayedWorld(contract, delays, free_running=free_running)
         late = () if self._delayed is None else self._delayed.sensors
         drivers = {} if emulator is None else emulator.sensors
         self.channels = make_channels(model, drivers, self.tick_ns, late=late, as_received=not as_messages)
         self._actuation = Actuation(model)
+        self.joints, self.is_velocity = self._actuation.joints, self._actuation.is_velocity
         self._conversion = None if as_messages else ActionLayout(contract).conversion
         self.physics = Physics(model, self._data, self._actuation.places)
         self.movers = {
@@ -146,10 +150,6 @@ class World:
         self._scheduled = {name: channel for name, channel in others.items() if name not in late}
         self.is_ideal = len(ideal) == len(self.channels) > 0
         self.reads_at_end = self._path is None and all(o.is_due_between(self.tick_ns) for o in others.values())
-
-    def robot_description(self) -> str | None:
-        """Return the URDF that the emulated robot publishes, or raise ContractError for an unreadable file."""
-        return robot_description(self._model)
 
     def reset(self, seed: int, options: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """Start an episode at the keyframe, at rest, with a reading of every sensor.
@@ -260,16 +260,6 @@ class World:
         return self._randomizer.command_delay_ns
 
     @property
-    def joints(self) -> tuple[str, ...]:
-        """The names of the commanded joints and axes, in the order of the flat action."""
-        return self._actuation.joints
-
-    @property
-    def is_velocity(self) -> NDArray[np.bool_]:
-        """The mask of velocities in a command, shape (n_joints,)."""
-        return self._actuation.is_velocity
-
-    @property
     def target(self) -> FloatArray:
         """Active command, shape (n_joints,), which after a reset is the joint positions and zero velocity."""
         return self._actuation.target
@@ -299,7 +289,11 @@ class World:
             self.physics.step(controls, self._motion() if self.movers else {})
             self.finish_step(self.physics.sensed)
         else:
-            self._step_with_readings(controls)
+            self._run_physics(controls)
+            for name, taken_ns, output in () if self._cameras is None else self._cameras.finished():
+                self.channels[name].send(taken_ns, output)
+            for channel in self._delivering:
+                channel.deliver(self.now_ns)
             self._unread += 1
 
     def finish_step(self, sensed: FloatArray) -> None:
@@ -339,22 +333,16 @@ class World:
                 samples[name] = sample if sample.arrival_ns == arrival_ns else at_arrival(sample, arrival_ns)
         return samples
 
-    def _step_with_readings(self, controls: FloatArray) -> None:
-        now_ns = self._run_physics(controls)
-        for name, taken_ns, output in () if self._cameras is None else self._cameras.finished():
-            self.channels[name].send(taken_ns, output)
-        self.now_ns = now_ns
-        for channel in self._delivering:
-            channel.deliver(now_ns)
-
-    def _run_physics(self, controls: FloatArray) -> int:
-        """Take the physics steps of a step and the readings due during it, and return the new time, ns."""
+    def _run_physics(self, controls: FloatArray) -> None:
+        """Take the physics steps of a step and the readings due during it."""
         start_ns = now_ns = taken_ns = self.now_ns
         due_ns = _next_due_ns(self._scheduled)
         moved = self._motion()
         done = 0
         while done < self.substeps:
-            until = self._next_stop(done, due_ns - start_ns)
+            until = done + 1
+            if self._delayed is None:  # up to the first physics step that does not end before the next reading
+                until = min(max(until, -((start_ns - due_ns) * self.substeps // self.tick_ns)), self.substeps)
             now_ns = start_ns + self.tick_ns * until // self.substeps
             if self._delayed is not None:
                 self._take_delayed(now_ns)
@@ -371,25 +359,13 @@ class World:
             self.physics.forward()
         if self._delayed is not None:
             self._take_delayed(now_ns + 1)
-        return now_ns
-
-    def _next_stop(self, done: int, due_after_ns: int) -> int:
-        """Return how many physics steps of this step, now `done`, are done when the next reading is taken."""
-        if self._delayed is not None:
-            return done + 1
-        due = -(-due_after_ns * self.substeps // self.tick_ns)  # the first one not before that time
-        return min(max(done + 1, due), self.substeps)
+        self.now_ns = now_ns
 
     def _motion(self) -> dict[int, FloatArray]:
         if not self.movers:
             return {}
         times_s = (self.now_ns - self._origin_ns + self.substeps_ns) / 1e9
         return {body.mocap: body.positions(times_s, body.phase) for body in self.movers.values()}
-
-    @property
-    def substeps_ns(self) -> NDArray[np.int64]:
-        """The ends of the physics steps of a step, ns after its start."""
-        return np.asarray(self.tick_ns * np.arange(1, self.substeps + 1) // self.substeps)
 
     @property
     def renderer_library(self) -> str:

@@ -34,6 +34,7 @@ from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.ros.transport.setup_checks import rclpy_import_errors
 from embodied_env.ros.wire.command_messages import from_trajectory
 from embodied_env.ros.wire.simulator_protocol import ANY_EPOCH
+from embodied_env.sim.mujoco_kinematics import robot_description
 from embodied_env.sim.simulated_delays import EmulatedController, EmulatedDrivers, TimedQueue
 from embodied_env.sim.world import World
 from embodied_env.timing.clock import NS_PER_S, SteadyClock
@@ -80,7 +81,7 @@ class FreeRunningNode(WorldNode):
         self._inputs = [EmulatedTopic(specs, self.node, LATCHED, RELIABLE) for specs in topics_of(inputs)]
         for service, specs in services_of(inputs).items():
             EmulatedService(service, specs, self.node)
-        if (text := world.robot_description()) is not None:
+        if (text := robot_description(world.model)) is not None:
             kind = message_class("std_msgs/msg/String")
             self._description = self.node.create_publisher(kind, "robot_description", LATCHED)
             self._description.publish(kind(data=text))
