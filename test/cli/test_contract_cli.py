@@ -1,7 +1,5 @@
-import itertools
 import json
 import os
-import re
 import subprocess
 import sys
 import types
@@ -21,14 +19,7 @@ from embodied_env.contract.contract_validation import suspected_degrees
 from embodied_env.envs.registration import make
 from embodied_env.errors import BackendNotReadyError, ContractError, MissingDependencyError, UsageError
 
-JOINT = "actuators.arm.joints.a"
 FIELD = "sensors.joints.fields.position"
-WRONG = {  # the changed path, its new value, and the message
-    "a wrong key": (f"{JOINT}.velocty", 1.0, f"{JOINT}.velocty: unknown key 'velocty' "),
-    "an inverted limit": (f"{JOINT}.position", [1.0, -1.0], f"{JOINT}.position: [1.0, -1.0] (expected"),
-    "a missing joint": (f"{FIELD}.joints", ["b"], f"{JOINT}: no sensor reports the position of joint 'a'"),
-    "a wrong unit": (f"{FIELD}.unit", "deg", f"{FIELD}.unit: 'deg' (expected rad or m"),
-}
 
 
 @pytest.fixture
@@ -133,11 +124,6 @@ def test_interrupt_exits_130(replace_verb, capsys):
     assert capsys.readouterr().err == "embodied-env: interrupted\n"
 
 
-def test_exit_status_is_that_of_the_verb(replace_verb):
-    replace_verb(lambda _: 1)
-    assert main(["demo"]) == 1
-
-
 @pytest.mark.parametrize("error", [ZeroDivisionError, BrokenPipeError])  # of another pipe than stdout
 def test_program_error_is_not_hidden(replace_verb, capfd, error):
     def fail(args):
@@ -161,24 +147,6 @@ def test_closed_stdout_prints_no_error(arguments):
 
 
 # --- contract validate
-
-
-def test_validate_prints_a_line_per_contract(small, capsys):
-    assert main(["contract", "validate", small, "arm_reach"]) == 0
-    first, second = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
-    assert first == f"{small}: valid, fingerprint {parse(document()).fingerprint[:16]}, {small}"
-    assert second.startswith("arm_reach: valid, fingerprint ")
-
-
-@pytest.mark.parametrize("fault", WRONG)
-def test_validate_rejects_invalid_contract(fault, write, capsys):
-    path, value, message = WRONG[fault]
-    file = write(changed(path, value))
-    assert main(["contract", "validate", file]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith(f"embodied-env: error: {file}: {message}")
-    assert captured.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -425,14 +393,6 @@ def test_show_includes_unit_of_action(command, unit, write, capsys):
     assert json.loads(capsys.readouterr().out)["limits_after_margins"][0]["action_si_unit"] == unit
 
 
-def table(out, title):
-    """Return the rows of a printed table as lists of cells, heading first."""
-    lines = out.splitlines()
-    start = [line.strip() for line in lines].index(title)
-    rows = itertools.takewhile(lambda line: line[:1] in "┏┃┡│└", lines[start + 1 :])
-    return [[cell.strip() for cell in re.split("[┃│]", row)[1:-1]] for row in rows if row[0] in "┃│"]
-
-
 def test_show_of_twist_has_velocities_but_no_positions_and_no_key_for_the_evaluator(capsys):
     assert main(["contract", "show", "cart_goal", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
@@ -444,12 +404,6 @@ def test_show_of_twist_has_velocities_but_no_positions_and_no_key_for_the_evalua
     assert (keys["scan", "ranges"], keys["true_pose", "position"]) == ("scan_ranges", None)
     in_space = {row["key"] for row in shown["observation_space"]}
     assert {key for key in keys.values() if key is not None} <= in_space
-
-
-def test_show_of_twist_omits_position_column(capsys):
-    assert main(["contract", "show", "cart_goal"]) == 0
-    heading = table(capsys.readouterr().out, "limits after margins")[0]
-    assert heading[:4] == ["actuator", "joint", "unit", "velocity_per_s"]
 
 
 def test_show_resolves_shape_dtype_and_bounds_of_every_field(capsys):
@@ -473,31 +427,6 @@ def test_show_prints_bounds_per_component(write, capsys, second, shown):
     spaces = {row["key"]: row for row in found["observation_space"]}
     assert (spaces["joints_position"]["low"], spaces["joints_position"]["high"]) == ([-3.0, shown], 4.0)
     assert found["fields"][0]["low"] == [-3, second]
-
-
-def test_show_prints_expected_messages_of_each_sensor(capsys):
-    assert main(["contract", "show", "door_open"]) == 0
-    heading, *rows = table(capsys.readouterr().out, "sensors")
-    by_name = {row[0]: dict(zip(heading, row, strict=True)) for row in rows}
-    assert {key: by_name["camera"][key] for key in ("encoding", "frame", "rate_hz", "timeline")} == {
-        "encoding": "rgb8", "frame": "wrist_camera_optical", "rate_hz": "10", "timeline": "header"
-    }  # fmt: skip
-    assert by_name["handle"]["mask"] == "true"
-    assert by_name["door_state"]["visibility"] == "evaluator"
-    assert "child_frame" not in heading  # no sensor has one
-
-
-def test_show_includes_number_of_applied_actions(write, capsys):
-    assert main(["contract", "show", write(changed("applied_actions", 2)), "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["contract"]["applied_actions"] == 2
-    assert {row["key"]: row["shape"] for row in shown["observation_space"]}["applied_actions"] == [4]
-
-
-def test_show_of_continuous_joint_has_no_position_limits(write, capsys):
-    source = changed("actuators.arm.joints.a.position", None, changed("actuators.arm.command", "position_delta"))
-    assert main(["contract", "show", write(source), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["limits_after_margins"][0]["position"] is None
 
 
 def test_show_prints_a_table_per_section(small, capsys):
@@ -544,11 +473,6 @@ def test_image_is_saved_under_contract_name(tmp_path, capsys):
         assert picture.convert("L").resize((32, 24)).getextrema()[0] < 150  # the image is not empty
 
 
-def test_image_rejects_negative_seed(tmp_path, capsys):
-    assert main(["contract", "picture", "arm_reach", "--out", str(tmp_path), "--seed", "-1"]) == 2
-    assert "--seed: invalid value: '-1'" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "ros",
     [["--ros-args", "-r", "__node:=simulator"], ["--ros-args", "--", "--json"], ["--ros-args", "-p", "a:=1", "--"]],
@@ -566,13 +490,6 @@ def test_keys_lists_the_keys_of_a_path_with_bounds_and_rules(path, capsys):
     assert all(part in ("<name>", name) for part, name in parts)
     assert key.keys() == {"name", "type", "unit", "default", "rule", "meaning"}
     assert key["meaning"]
-
-
-def test_keys_lists_all_keys(capsys):
-    assert main(["contract", "keys"]) == 0
-    table = capsys.readouterr().out
-    assert "safety.workspace.keep_out" in table
-    assert "](" not in table
 
 
 @pytest.mark.parametrize(

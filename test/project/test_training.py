@@ -86,13 +86,6 @@ def test_returns_do_not_leak_across_episodes():
     assert torch.equal(truncated[:2], later[:2])
 
 
-def test_later_steps_contribute_within_an_episode():
-    factor = train_ppo.GAMMA * train_ppo.LAMBDA
-    error = 1.0 + 10.0 * train_ppo.GAMMA
-    found = train_ppo.advantages(rollout())
-    assert found[0].item() == pytest.approx(error * (1 + factor + factor**2), rel=1e-5)
-
-
 def test_end_of_episode_is_valued_by_final_observation(begin, close_later):
     """After 30 steps the time limit truncates, and the vector environment shows the next episode's first observation."""
     with begin("ppo") as run:
@@ -217,25 +210,6 @@ def test_policy_of_another_contract_is_not_resumed(begin, tmp_path, capsys):
     assert "task.parameters.radius_rad: 0.2 (trained under 0.1)" in capsys.readouterr().err
 
 
-def test_folder_without_policy_is_not_resumed(begin, tmp_path, capsys):
-    with pytest.raises(SystemExit, match="2"), begin("ppo", "--resume", str(tmp_path)):
-        pass
-    assert f"cannot read policy file '{tmp_path}" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("option", "value"), [("--steps", "0"), ("--num-envs", "0"), ("--seed", "-1")])
-def test_invalid_number_is_named(begin, capsys, option, value):
-    with pytest.raises(SystemExit, match="2"), begin("ppo", option, value):
-        pass
-    assert f"{option}: {value}" in capsys.readouterr().err
-
-
-def test_unknown_direction_is_named(begin, capsys):
-    with pytest.raises(SystemExit, match="2"), begin("ppo", "--direction", "targets"):
-        pass
-    assert "--direction: 'targets' (expected one of: " in capsys.readouterr().err
-
-
 @pytest.mark.filterwarnings(
     "ignore:It seems that your observation:UserWarning"
 )  # a depth image is not an image for a CNN
@@ -295,13 +269,6 @@ def test_slots_step_like_environments_of_stable_baselines3(close_later):
     assert ends >= 4
 
 
-def test_wrapped_env_passes_checks_without_warnings(begin, close_later):
-    from stable_baselines3.common.env_checker import check_env
-
-    with begin("checked") as run:
-        check_env(close_later(run.make_env()))
-
-
 @pytest.mark.parametrize("name", ["arm_reach", "cart_goal", "door_open"])
 def test_slots_are_mapped_like_single_environments(close_later, name):
     contract = policy_mapping.without_images(embodied_env.load_contract(name))
@@ -335,15 +302,3 @@ def test_curve_counts_one_episode_of_each_slot(begin):
     assert first == "steps,training_s,cpu_s,success_rate"
     assert (steps, rate * 8 % 1) == (64, 0)
     assert min(took_s, cpu_s) > 0
-
-
-def test_sb3_monitor_writes_its_own_key(close_later):
-    from stable_baselines3.common.monitor import Monitor
-
-    env = close_later(Monitor(gymnasium.make(IDS[0], backend="fake", clock="virtual")))
-    env.reset(seed=1)
-    info, done = {}, False
-    while not done:
-        *_, terminated, truncated, info = env.step(env.action_space.sample())
-        done = terminated or truncated
-    assert info["episode"]["l"] == info["step_index"]

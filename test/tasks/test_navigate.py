@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from ideal_readings import sense
-from task_snapshots import snapshot_of
+from task_snapshots import end_of_episode, snapshot_of
 
-import embodied_env
 from embodied_env.contract import Contract, FloatArray, TaskSpec, load_contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.code_types import Quality
@@ -216,26 +215,15 @@ def test_the_scripted_policy_needs_an_action_with_yaw() -> None:
         scripted(replace(CONTRACT, actuators={"base": sledge}))
 
 
-def outcome(seed: int, policy: PolicyFunction, *, steps: int | None = None, **options: Any) -> str:
-    """Return the end reason of an episode, of at most `steps` if given."""
-    episode = replace(CONTRACT.episode, horizon_steps=steps or CONTRACT.episode.horizon_steps)
-    ended = False
-    with embodied_env.make(replace(CONTRACT, episode=episode), backend="mujoco", clock="virtual") as env:
-        seen, _ = env.reset(seed=seed, options=options)
-        while not ended:
-            seen, _, terminated, truncated, info = env.step(policy(seen))
-            ended = terminated or truncated
-    return str(info["end_reason"])
-
-
 @pytest.mark.parametrize("seed", [1, 2, pytest.param(3, marks=pytest.mark.long)])
 def test_the_scripted_policy_reaches_the_drawn_goals(seed: int) -> None:
-    assert outcome(seed, POLICY) == "success"
+    assert end_of_episode(CONTRACT, POLICY, seed) == "success"
 
 
 def test_holding_still_ends_with_the_time_limit_and_driving_straight_in_a_collision() -> None:
-    assert outcome(1, lambda _: ZERO, steps=40) == "time_limit"
-    assert outcome(1, lambda _: np.array([1.0, 0.0]), start=[-3.5, 0.0, 0.0]) == "failure:collision"
+    short = replace(CONTRACT, episode=replace(CONTRACT.episode, horizon_steps=40))
+    assert end_of_episode(short, lambda _: ZERO, 1) == "time_limit"
+    assert end_of_episode(CONTRACT, lambda _: np.array([1.0, 0.0]), 1, start=[-3.5, 0.0, 0.0]) == "failure:collision"
 
 
 def test_no_goal_can_be_drawn_near_a_start() -> None:

@@ -27,10 +27,6 @@ def stream_of(*episodes):
     return stream
 
 
-def test_sample_is_complete_up_to_its_capacity():
-    assert filled([3.0, 1.0, 2.0], capacity=3).values().tolist() == [1.0, 2.0, 3.0]
-
-
 def test_sample_is_bounded_and_reproducible():
     first, same, other = (filled(range(5000), capacity=50, seed=seed).values() for seed in "aab")
     assert len(first) == 50

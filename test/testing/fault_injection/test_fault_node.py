@@ -87,15 +87,6 @@ def is_running(name):
     return any(thread.name == name for thread in threading.enumerate())
 
 
-def test_without_faults_everything_passes_in_order(endpoints):
-    both = endpoints()
-    with ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", seed=0) as chaos:
-        wait(both, chaos)
-        both.send(*range(100))
-        assert [message.data for message in both.receive(100)] == list(range(100))
-        assert settled(chaos, 100)["published"] == 100
-
-
 def test_the_seed_determines_which_messages_are_dropped(endpoints):
     both = endpoints()
     fault = Drop(share=0.3)
