@@ -3,10 +3,10 @@
 import os
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
+from waiting import wait_for
 
 from embodied_env.processes.child_process import Child, ProcessSpec, simulator
 
@@ -31,13 +31,6 @@ def module(tmp_path, monkeypatch):
         return ProcessSpec(role="test", module="child_program", arguments=(), grace_s=30.0)
 
     return make
-
-
-def wait_for(condition, timeout_s=30.0):
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_a_child_ends_when_it_is_stopped_once_or_twice(module):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ideal_readings import sense
+from waiting import wait_for
 
 import embodied_env
 from embodied_env.cli.main import main
@@ -519,23 +520,16 @@ class BlockedReader:
         return SensorOutput(values={}, extras={})
 
 
-def wait_until(condition):
-    end = time.monotonic() + 30.0
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
-
-
 def test_cameras_skip_images_due_while_busy_and_take_the_newest_pending_one():
     model = WorldModel(DOOR, load_profile(DOOR, "mujoco"), "backends.mujoco")
     cameras, data, reader = AsyncCameras(model), model.new_data(), BlockedReader()
     cameras._reader = reader
     cameras.request("camera", 1, data)
-    wait_until(lambda: reader.sensors)
+    wait_for(lambda: reader.sensors)
     for sensor, taken_ns in (("camera", 2), ("depth", 3), ("depth", 4), ("camera", 5)):
         cameras.request(sensor, taken_ns, data)
     reader.release.set()
-    wait_until(lambda: all(image.done() for *_, image in cameras._images))
+    wait_for(lambda: all(image.done() for *_, image in cameras._images))
     assert [(sensor, taken_ns) for sensor, taken_ns, _ in cameras.finished()] == [("camera", 1), ("depth", 4)]
     cameras.close()
 

@@ -38,10 +38,7 @@ exec(program)
 
 @dataclass
 class Program:
-    """A running program.
-
-    Read `stdout` before `stderr`, and both before `wait`.
-    """
+    """A running program, whose `stdout` is read before `stderr`, and both before `wait`."""
 
     pid: int
     stdout: Any

@@ -38,10 +38,7 @@ def flat(gate: SafetyGate, action) -> np.ndarray:
 
 
 def mapped(gate: SafetyGate, action: np.ndarray, reference) -> np.ndarray:
-    """Return the requested positions of a flat action.
-
-    Rounding does not count at a bound, nor behind a one-way joint.
-    """
+    """Return the requested positions of a flat action, without rounding at bounds or behind joints."""
     si = gate.layout.scale.to_si(action)
     target = np.where(gate.layout.is_delta, reference.positions + si, si)
     bound = np.clip(target, gate.layout.limits.position_low, gate.layout.limits.position_high)

@@ -114,10 +114,7 @@ def write_visibility_header(generator: str, package: str, work: Path) -> None:
 
 
 def arguments(work: Path, name: str, package: str, paths: list[str], into: Path | None = None, **more: object) -> str:
-    """Write the argument file of a generator, and return its path.
-
-    The generator writes to `into`, or to a new folder.
-    """
+    """Write the argument file of a generator that writes to `into` or a new folder."""
     generator = name.partition(".")[0]
     target = (into or work / generator) / package
     for path in paths:

@@ -11,11 +11,7 @@ FLAT_KB = 2048
 
 
 def held(env, *others):
-    """Return the number of resources of each kind.
-
-    Only nodes in the environment's namespace are counted, since other suites may run on this machine. `others` are the pids
-    of its simulator or robot.
-    """
+    """Return the resources of each kind, of the own namespace's nodes, and of the pids `others`."""
     backend = env.unwrapped.stepper.backend
     node = (backend._connection.ros if hasattr(backend, "_connection") else backend._ros).node
     found = {"nodes": sum(ns.startswith(node.get_namespace()) for _, ns in node.get_node_names_and_namespaces())}

@@ -10,9 +10,6 @@ if TYPE_CHECKING:
 
 
 def sense(world: World, sensor: str) -> Values:
-    """Return the current fields of a sensor as new arrays.
-
-    Odometry and contacts are those of the last reading.
-    """
+    """Return the current fields of a sensor as new arrays, for odometry the last ones."""
     world.physics.forward()
     return world._sensors.read(sensor).values

@@ -25,13 +25,6 @@ PATIENCE_S = 30.0
 PUBLISH_S = ARM.control_period_s / 2
 
 
-def wait_for(condition, timeout_s=PATIENCE_S):
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def with_profile(contract=ARM, **keys):
     """Return the contract with these profile keys, and patience for discovery and readings."""
     patient = {"discovery_s": 0.0, "connect_timeout_s": PATIENCE_S, "step_timeout_s": PATIENCE_S}

@@ -70,10 +70,7 @@ def script_of(text: str) -> str:
 
 
 def run_blocks(text: str, folder: Path, *, python: Path | str = sys.executable) -> str:
-    """Run the blocks of a page in `folder` with the programs next to `python`, and return the printed text.
-
-    An operator presses Enter twice a second. Fails if a block fails, or if a text that must be printed is not.
-    """
+    """Run the blocks of a page in `folder` with the programs next to `python`, and check what is printed."""
     for name in ("examples", "config"):
         (folder / name).symlink_to(ROOT / name)
     path = os.pathsep.join((str(Path(python).parent), str(Path(sys.executable).parent), os.environ["PATH"]))

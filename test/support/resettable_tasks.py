@@ -65,10 +65,7 @@ class ArgumentVerdicts(Running):
 
 @dataclass(frozen=True, kw_only=True)
 class DwellParameters:
-    """Sensors with a position in one frame.
-
-    The task succeeds after `steps` consecutive steps nearer than `radius_m`.
-    """
+    """Sensors with positions in one frame, for `steps` steps in a row nearer than `radius_m`."""
 
     tip: str
     goal: str

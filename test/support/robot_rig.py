@@ -13,6 +13,7 @@ import ros_domains
 from rclpy.executors import SingleThreadedExecutor
 from shipped_contracts import with_slow_emulator
 from std_msgs.msg import Bool, Float64MultiArray, Int32
+from waiting import wait_for
 
 import embodied_env
 from embodied_env.contract.contract_loader import dump_contract
@@ -198,10 +199,7 @@ class Episode:
         return self.rows[first:]
 
     def time_to_hold(self):
-        """Return the nanoseconds from the fault to the first command of a HOLD or above, and to rest.
-
-        An action that came too late because this machine is busy is not the fault.
-        """
+        """Return the ns from the fault to the first HOLD that is no late action, and to rest."""
         after = [(at_ns - self.fault_ns, c.report) for at_ns, c in self.spy.passed if at_ns > self.fault_ns]
         first = next(i for i, (_, report) in enumerate(after) if severe_codes(report) - {"act.late", ""})
         rest = next(ns for ns, report in after[first:] if not report.velocity_si.any())
@@ -250,13 +248,6 @@ def severe_codes(report):
 def holds(rows):
     """Return the codes that held a step."""
     return {code for row in rows for code in severe_codes(row.report)}
-
-
-def wait_for(condition, timeout_s=TIMEOUT_S):
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 class Rig:

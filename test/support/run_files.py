@@ -12,10 +12,7 @@ from embodied_env.record.row_types import RESET, TRANSITION
 
 
 def rewrite_log(path: Path, rows) -> None:
-    """Replace the log of the run at `path` by `rows`, of any JSON type, and their hashes and copies in other files.
-
-    Arrays are left out.
-    """
+    """Replace the log of the run by `rows` without arrays, and their hashes and copies in other files."""
     rows = list(rows)
     log, manifest = path / "transitions.mcap", json.loads((path / "manifest.json").read_text())
     log.unlink(missing_ok=True)

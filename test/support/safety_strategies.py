@@ -117,10 +117,7 @@ _ANY = st.one_of(_FINITE, _FINITE, _CONTINUOUS)
 
 
 def bounds(*, continuous: bool | None = None) -> st.SearchStrategy[JointBounds]:
-    """Draw the limits of a joint, of any range, often ending at zero.
-
-    The deceleration differs from the acceleration, and joints may be continuous.
-    """
+    """Draw the limits of a joint, of any range, often ending at zero, and perhaps continuous."""
     return {None: _ANY, True: _CONTINUOUS, False: _FINITE}[continuous]
 
 
@@ -151,12 +148,7 @@ def rounding(b: JointBounds, x: float, reached: float, v: float, dt: float) -> f
 
 
 def stopping_excess(x: float, v: float, b: JointBounds) -> Fraction:
-    """Return exactly how far beyond a limit full braking from (x, v) ends, which is <= 0 inside.
-
-    A continuous joint gives -1, since it always stops in time.
-
-    A continuous joint gives -1: it always stops in time.
-    """
+    """Return exactly how far beyond a limit full braking ends, which is <= 0 inside."""
     stop = Fraction(x) + Fraction(v) * abs(Fraction(v)) / (2 * Fraction(b.deceleration))
     above = stop - Fraction(b.high) if v >= 0 and math.isfinite(b.high) else Fraction(-1)
     below = Fraction(b.low) - stop if v <= 0 and math.isfinite(b.low) else Fraction(-1)
@@ -254,10 +246,7 @@ _QUICK_SITUATIONS = st.builds(_situation, _ANY, _STATE_PARTS, any_time, aims)
 
 
 def situations(*, quick: bool = False) -> st.SearchStrategy[SimpleNamespace]:
-    """Draw one step of the limiter with bounds `b`, a safe state `x`, `v`, a time `dt`, and an `aim`.
-
-    `quick` draws the time from `any_time`.
-    """
+    """Draw one step of the limiter: bounds `b`, a safe state `x`, `v`, a time `dt`, and an `aim`."""
     return _QUICK_SITUATIONS if quick else _SITUATIONS
 
 
@@ -416,10 +405,7 @@ _INPUTS = st.dictionaries(st.sampled_from(["door", "button"]), st.sampled_from(I
 
 @functools.cache
 def contexts(size: int, *, latching: bool = True) -> st.SearchStrategy[Any]:
-    """Draw contexts of an action of `size` joints as functions of the reference that return a SafetyContext.
-
-    They have any faults in any combination. With `latching` False none latches at once.
-    """
+    """Draw contexts with any faults, as functions of the reference; without `latching` none latches."""
 
     def of(sensors: Any, offsets: list[float], action: float, latency: float, inputs: Any, forces: Any) -> Any:
         return lambda reference: SafetyContext(
@@ -599,10 +585,7 @@ def _actions(sizes: tuple[tuple[str, int], ...], values: Any) -> st.SearchStrate
 
 
 def actions_of(contract: Contract, values: Any = well_formed_values) -> st.SearchStrategy[Any]:
-    """Draw actions of the contract's structure, which is one vector or a dict of them.
-
-    `values` draws one part from its size.
-    """
+    """Draw actions of the contract's structure, whose parts `values` draws from their sizes."""
     return _actions(_sizes(contract), values)
 
 

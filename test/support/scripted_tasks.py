@@ -28,10 +28,7 @@ class OneClock(ManualClock):
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptedParameters:
-    """The steps at which events happen, counted from 1, where 0 is never.
-
-    `raise_at` is an error in the task itself.
-    """
+    """The steps, from 1, at which the task ends or has an error; 0 is never."""
 
     success_at: int = 0
     failure_at: int = 0

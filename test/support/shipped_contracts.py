@@ -17,10 +17,7 @@ NO_CHANGES: Mapping[str, object] = {}
 
 
 def resolved_document(name: str | Contract, changes: Mapping[str, object] = NO_CHANGES) -> Document:
-    """Return the document of a contract merged over its robot file, with new values by dotted path.
-
-    The value ABSENT removes a key.
-    """
+    """Return a contract merged over its robot file, with new values by dotted path, or ABSENT."""
     text = _resolved_text(name) if isinstance(name, str) else dump_contract(name)
     document: Document = json.loads(text)
     for path, value in changes.items():
@@ -44,10 +41,7 @@ def changed_contract(name: str | Contract, changes: Mapping[str, object]) -> Con
 
 
 def with_slow_emulator(contract: Contract) -> Contract:
-    """Return the contract with a robot emulator that ticks twice in a control period.
-
-    Five times, as by default, costs twice the time of the processors.
-    """
+    """Return the contract with an emulator of two ticks, of half the cost, in a control period."""
     slow = {**contract.backends["mujoco_ros"], "emulator": {"tick_s": contract.control_period_s / 2}}
     return replace(contract, backends={**contract.backends, "mujoco_ros": slow})
 

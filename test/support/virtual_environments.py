@@ -7,10 +7,7 @@ from pathlib import Path
 
 
 def make_environment(folder: Path, *requirements: str) -> Path:
-    """Make a virtual environment with these packages, over that of the tests, and return its Python.
-
-    It sees the packages of the tests where pip did not have to install others, so that it is small.
-    """
+    """Make a virtual environment with these packages over that of the tests, and return its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     python, program = folder / "bin" / "python", folder / "bin" / "embodied-env"
     (found,) = folder.glob("lib/python*/site-packages")

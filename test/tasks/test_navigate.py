@@ -108,10 +108,7 @@ def observation(
     turning_rad_per_s: float = 0.0,
     valid: bool = True,
 ) -> dict[str, np.ndarray]:
-    """Return all observations of the policy.
-
-    `wall` maps the angles of the rays to distances in m.
-    """
+    """Return all observations of the policy, where `wall` maps angles of rays to distances in m."""
     ranges = np.full(len(ANGLES_RAD), NOTHING_M) if wall is None else np.minimum(wall(ANGLES_RAD), NOTHING_M)
     return {
         "odom_linear": np.array([speed_m_per_s, 0.0, 0.0]),

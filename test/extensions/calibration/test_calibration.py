@@ -99,10 +99,7 @@ def quick_arm(max_age_s):
 
 @pytest.fixture
 def calibration(tmp_path, monkeypatch, capsys):
-    """Return a function that runs the verb against a scripted backend.
-
-    It returns exit status, profile or None, stdout and stderr.
-    """
+    """Return a function that runs the verb, and returns status, profile, stdout and stderr."""
     (site := tmp_path / "site").mkdir()
     install(monkeypatch, site, {"backends": {"moving": "moving_backend:moving"}})
     contract, out = tmp_path / "quick_arm.yaml", tmp_path / "profile.json"

@@ -44,10 +44,7 @@ CART_EMULATOR = {
 
 
 def host_s(profile, sensor):
-    """Return twice the delay that a busy host adds, for a command and its state.
-
-    It is measured at a correctly stamped sensor.
-    """
+    """Return twice the delay that a busy host adds, by a correctly stamped sensor."""
     return 2.0 * max(0.0, profile.capture_s[sensor].value_s - DRIVER_DELAY_S)
 
 

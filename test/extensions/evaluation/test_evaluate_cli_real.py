@@ -4,13 +4,13 @@ import contextlib
 import json
 import signal
 import subprocess
-import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from evidence import assert_sound
 from shipped_contracts import unhurried
+from waiting import wait_for
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -59,13 +59,6 @@ def joint_speeds():
         ros.close()
 
 
-def wait_until(holds):
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def test_ctrl_c_to_all_processes_of_a_launch_ends_the_work_then_the_relay_then_the_robot(domain_id, tmp_path):
     """``ros2 launch`` starts each process under its supervisor, and a terminal signals all of them at once."""
     (tmp_path / "their_policy.py").write_text(POLICY)
@@ -80,8 +73,8 @@ def test_ctrl_c_to_all_processes_of_a_launch_ends_the_work_then_the_relay_then_t
     with joint_speeds() as speeds:
         processes = [subprocess.Popen(spec.supervised_command(), cwd=tmp_path) for spec in specs]
         try:
-            wait_until(lambda: list(tmp_path.glob("runs/*/first_transition.json")))
-            wait_until(lambda: min(speeds[-10:], default=0.0) > 0.2)  # the robot moves, not for a moment only
+            wait_for(lambda: list(tmp_path.glob("runs/*/first_transition.json")), PATIENCE_S)
+            wait_for(lambda: min(speeds[-10:], default=0.0) > 0.2, PATIENCE_S)  # the robot moves, not for a moment only
             for process in processes:
                 process.send_signal(signal.SIGINT)
             statuses = [process.wait(PATIENCE_S) for process in processes]

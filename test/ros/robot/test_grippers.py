@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from evidence import assert_sound
+from waiting import wait_for
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -186,13 +187,6 @@ def test_a_stop_sends_the_declared_goal(shared_cell):
         *_, robot.info = robot.env.step("nonsense")
     assert robot.info["end_reason"] == "safety_stop:form.repeated"
     wait_for(lambda: robot.gripper.positions() == [CLOSE, OPEN])
-
-
-def wait_for(condition):
-    end_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(

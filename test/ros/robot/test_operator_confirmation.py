@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waiting import wait_for
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -38,13 +39,6 @@ def in_s(seconds):
 
 def no_abort():
     """Never abort the wait."""
-
-
-def wait_for(condition):
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 @pytest.fixture

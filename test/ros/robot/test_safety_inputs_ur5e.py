@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from shipped_contracts import unhurried
+from waiting import wait_for
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -159,13 +160,6 @@ def test_a_robot_with_its_own_messages_does_not_move_for_a_stand_in(domain_id, w
             env.reset(seed=0)
         found = str(caught.value)
     assert "commands" not in received(robot)
-
-
-def wait_for(condition):
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def reset_once_active(env):

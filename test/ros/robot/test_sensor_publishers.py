@@ -10,9 +10,10 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
-from in_process_robot import NAMESPACE, PATIENCE_S, SIMPLE, InProcessRobot, in_s, reset, wait_for, with_profile
+from in_process_robot import NAMESPACE, PATIENCE_S, SIMPLE, InProcessRobot, in_s, reset, with_profile
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool
+from waiting import wait_for
 
 import embodied_env
 from embodied_env.backends.backend_registry import make_backend

@@ -259,10 +259,7 @@ class RunnerRig:
         return (last[1][0] - last[0][0]) / PERIOD_S if len(last) == 2 else 0.0
 
     def check_braked(self):
-        """Assert that the last commands brake from full speed to rest, and that none follows.
-
-        The audit of the run, which has the time steps, checks every limit.
-        """
+        """Assert that the last commands brake from full speed to rest, and that none follows."""
         self.client.wait_until(lambda: self.speed() == 0.0)  # the last command may arrive after the answer
         sent = len(self.commands)
         speeds = np.diff(np.array(self.commands[self.first :])[:, 0]) / PERIOD_S
