@@ -23,7 +23,7 @@ from embodied_env.messages.message_types import message_class
 from embodied_env.messages.sensor_types import SENSOR_MESSAGES
 from embodied_env.record.mcap_file import McapRecords
 from embodied_env.record.message_log import MessageLog, message_definition, problem_of_messages, read_messages
-from embodied_env.ros.transport.cdr import to_cdr
+from embodied_env.ros.transport.byte_layout import to_cdr
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.tapped_node import qos_text
 from embodied_env.timing.clock import SteadyClock

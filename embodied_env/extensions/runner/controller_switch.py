@@ -110,7 +110,7 @@ class _Manager:
 
     def __init__(self, controllers: RunnerControllers, listener: ReceiveThread, clock: Clock) -> None:
         from embodied_env.ros.robot.robot_profile import LIST_CONTROLLERS
-        from embodied_env.ros.transport.service_calls import ServiceCaller
+        from embodied_env.ros.transport.receive_thread import ServiceCaller
 
         self._clock, self._limit_ns = clock, round(controllers.timeout_s * NS_PER_S)
         self.deadline_ns = clock.now_ns() + 2 * self._limit_ns + _REPLY_NS  # of the states and of the switch

@@ -19,7 +19,7 @@ from embodied_env.errors import BackendLostError, ContractError, MissingDependen
 from embodied_env.messages.declaration import Message
 from embodied_env.messages.message_types import message_class
 from embodied_env.ros.embedded_sim.message_encoder import SensorEncoder, to_message
-from embodied_env.ros.transport.layout_cache import LayoutDecoder
+from embodied_env.ros.transport.byte_layout import LayoutDecoder
 from embodied_env.ros.transport.setup_checks import rclpy_import_errors, ros_init_errors
 from embodied_env.ros.wire.command_messages import from_command
 from embodied_env.ros.wire.simulator_protocol import (

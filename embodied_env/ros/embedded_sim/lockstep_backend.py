@@ -17,8 +17,8 @@ from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.messages.message_types import message_class
 from embodied_env.processes.signals import deferred_signals
 from embodied_env.ros.embedded_sim.base_backend import EmbeddedSimBackend
+from embodied_env.ros.transport.byte_layout import as_message
 from embodied_env.ros.transport.fastdds import warn_if_segment_too_small
-from embodied_env.ros.transport.layout_cache import as_message
 from embodied_env.ros.transport.message_template import ArrayEncoder, integer_encoder
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import RELIABLE

@@ -22,7 +22,7 @@ from embodied_env.core.types import Sample
 from embodied_env.errors import BackendLostError, UsageError
 from embodied_env.messages.declaration import set_stamp
 from embodied_env.messages.message_types import message_class
-from embodied_env.ros.transport.layout_cache import LayoutDecoder
+from embodied_env.ros.transport.byte_layout import LayoutDecoder
 from embodied_env.ros.transport.message_template import MessageTemplate, Numbers, integer_encoder
 from embodied_env.ros.transport.setup_checks import rclpy_import_errors
 from embodied_env.ros.wire.simulator_protocol import (

@@ -10,8 +10,8 @@ from embodied_env.messages.message_types import TRAJECTORY
 from embodied_env.ros.robot.graph_checks import UNNAMED
 from embodied_env.ros.transport.checklist import Check, failed, passed
 from embodied_env.ros.transport.node import RosNode
-from embodied_env.ros.transport.node_parameters import read_parameters
 from embodied_env.ros.transport.publishers import node_name
+from embodied_env.ros.transport.receiver import read_parameters
 
 _PARTIAL = "allow_partial_joints_goal"
 _DISCOVERY_S = 5.0  # a new node may miss the first announcements of the others, which are repeated every 3 s

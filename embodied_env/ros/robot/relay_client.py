@@ -21,9 +21,8 @@ from embodied_env.messages.message_types import message_class
 from embodied_env.ros.robot.graph_checks import UNNAMED
 from embodied_env.ros.transport.publishers import LEASE_NS, log_wait_for_lease, publisher_names
 from embodied_env.ros.transport.qos import LATCHED, RELIABLE
-from embodied_env.ros.transport.receive_thread import ReceiveThread
+from embodied_env.ros.transport.receive_thread import ReceiveThread, ServiceCaller
 from embodied_env.ros.transport.receiver import ReceivedMessage
-from embodied_env.ros.transport.service_calls import ServiceCaller
 from embodied_env.safety.relay.relay_protocol import (
     ARM_SERVICE,
     CLEAR_ESTOP_SERVICE,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from embodied_env.core.types import ResetReport, ResetRequest
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.robot.robot_profile import EMULATOR_RESET, ResetSpec
-from embodied_env.ros.transport.receive_thread import ReceiveThread
-from embodied_env.ros.transport.service_calls import ServiceCaller
+from embodied_env.ros.transport.receive_thread import ReceiveThread, ServiceCaller
 from embodied_env.ros.wire.simulator_protocol import ResetReply, reset_parameters
 from embodied_env.timing.clock import NS_PER_S, Clock
 

@@ -1,13 +1,17 @@
-"""Locate the numbers in the bytes of a message in plain CDR, little-endian (OMG DDSI-RTPS, XCDR1).
+"""Read the numbers of a message from its bytes in plain CDR, little-endian (OMG DDSI-RTPS, XCDR1).
 
 A value is aligned to its own size. A string is its length including the terminating zero, then its bytes. A sequence is
 its count, then its elements. Padding bytes are ignored, since DDS leaves them uninitialised.
+
+Messages of a topic mostly have the same length, names and counts; only their numbers change. The layout of one then
+fits the next, as long as everything else in it is equal, byte for byte.
 
 Set the environment variable `EMBODIED_ENV_PLAIN_SERIALIZATION` to 1 to get the same messages more slowly from rclpy.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import struct
@@ -19,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from embodied_env.messages.message_types import ARRAY, SEQUENCE
+from embodied_env.ros.transport.setup_checks import rclpy_import_errors
 
 PLAIN_VARIABLE = "EMBODIED_ENV_PLAIN_SERIALIZATION"
 
@@ -29,11 +34,90 @@ Message = Any  # a generated type
 _BYTES = ("boolean", "octet", "char")  # types of one byte that are not numbers in rclpy
 _NUMBERS = ("float", "double", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _STRUCT_CODES = dict(zip(_NUMBERS, "fdbhiqBHIQ", strict=True))
+_STAMPS = struct.Struct(">iI"), struct.Struct("<iI")  # big-endian, little-endian
+_MAX_LAYOUTS = 16  # per topic; rclpy decodes topics whose messages keep changing
 
 
 def uses_byte_layouts() -> bool:
     """Return whether layouts and templates are enabled, as read when a decoder or template is created."""
     return os.environ.get(PLAIN_VARIABLE, "") in ("", "0")
+
+
+@functools.cache
+def _serialization() -> Any:  # noqa: ANN401 - a module of rclpy, without which a backend profile can be read
+    with rclpy_import_errors("messages of ROS 2"):
+        from rclpy import serialization  # noqa: PLC0415 - see above
+    return serialization
+
+
+def to_cdr(message: Message) -> bytes:
+    """Return the bytes of `message` as they are on the wire, without trailing ones.
+
+    `serialize_message` returns as many as rmw_fastrtps estimated, which counts an empty sequence of doubles as aligned.
+    Strict readers such as `rosbags` refuse the surplus, so the size is measured.
+    """
+    data: bytes = _serialization().serialize_message(message)
+    builder = _LayoutBuilder(data)
+    try:
+        builder.fields(message)
+    except _UnreadableError:  # a type that is not measured: wide characters
+        return data
+    return data[: builder.at]
+
+
+def from_cdr(data: bytes, kind: Any) -> Message:  # noqa: ANN401 - a generated type
+    """Return the message of class `kind` in `data`, or raise what rclpy raises for invalid bytes."""
+    return _serialization().deserialize_message(data, kind)
+
+
+@dataclass(slots=True)
+class RawMessage:
+    """Message of a raw subscription as bytes that are decoded on request."""
+
+    data: bytes  # as received; trailing bytes are possible
+    kind: Any  # the message class
+    layout: ByteLayout | None = None  # if one fits
+
+    def decoded(self) -> Message:
+        """Return a new message or a new namespace with its fields, whose arrays may be read-only."""
+        return from_cdr(self.data, self.kind) if self.layout is None else self.layout.view(self.data)
+
+    def stamp_ns(self) -> int:
+        """Return the stamp of the header, which must be the first field."""
+        sec, nanosec = _STAMPS[self.data[1] & 1].unpack_from(self.data, HEADER_BYTES)
+        return int(sec * 1_000_000_000 + nanosec)
+
+    def to_cdr(self) -> bytes:
+        """Return the bytes of the message without trailing ones (thread-safe)."""
+        return to_cdr(self.decoded()) if self.layout is None else self.data[: self.layout.size]
+
+
+def as_message(message: Message) -> Message:
+    """Return a message for reading, whether its subscription is raw (`RawMessage.decoded`) or not."""
+    return message.decoded() if isinstance(message, RawMessage) else message
+
+
+class LayoutDecoder:
+    """Decoder of the messages of one topic by a cached layout where it fits, or else by rclpy."""
+
+    def __init__(self, kind: Any) -> None:  # noqa: ANN401 - a generated type
+        self._kind = kind
+        self._layout: ByteLayout | None = None
+        self._layouts_left = _MAX_LAYOUTS if uses_byte_layouts() else 0
+
+    def decode(self, data: bytes) -> RawMessage | None:
+        """Return the message in `data`, or None for invalid bytes, which rclpy drops too."""
+        layout = self._layout
+        if layout is not None and layout.fits(data):
+            return RawMessage(data, self._kind, layout)
+        try:
+            typed = from_cdr(data, self._kind)
+        except Exception:  # noqa: BLE001 - rclpy has no public name for its RMWError
+            return None
+        if self._layouts_left:
+            self._layouts_left -= 1
+            self._layout = infer_layout(typed, data) or layout
+        return RawMessage(data, self._kind)
 
 
 class _Scalar(NamedTuple):
@@ -89,16 +173,9 @@ def infer_layout(typed: Message, data: bytes) -> ByteLayout | None:
         layout = ByteLayout(size=builder.at, fits=fits, scalars=scalars, fields=fields)
         if layout.fits(data) and _is_same(layout.view(data), typed):
             return layout
-    except (UnreadableError, struct.error, ValueError, OverflowError):  # too short, or too long for a pattern
+    except (_UnreadableError, struct.error, ValueError, OverflowError):  # too short, or too long for a pattern
         return None
     return None
-
-
-def message_size(typed: Message, data: bytes) -> int:
-    """Return the size of `typed` in `data`, which may have trailing bytes, or raise UnreadableError."""
-    builder = _LayoutBuilder(data)
-    builder.fields(typed)
-    return builder.at
 
 
 def _is_same(view: Any, typed: Any) -> bool:  # noqa: ANN401 - parts of messages
@@ -112,7 +189,7 @@ def _is_same(view: Any, typed: Any) -> bool:  # noqa: ANN401 - parts of messages
     return bool(view == typed or (view != view and typed != typed))  # noqa: PLR0124 - NaN
 
 
-class UnreadableError(Exception):
+class _UnreadableError(Exception):
     """Error for bytes that do not encode the message, or a type without a layout because of wide characters."""
 
 
@@ -154,7 +231,7 @@ class _LayoutBuilder:
         if "/" in idl:
             return self.fields(value)
         if idl not in _BYTES:
-            raise UnreadableError
+            raise _UnreadableError
         self._constant(1)  # compared, since not every byte is a valid value
         return value
 
@@ -183,7 +260,7 @@ class _LayoutBuilder:
     def _constant(self, size: int, wanted: bytes | None = None) -> None:
         found = self._data[self.at : self.at + size]
         if wanted not in (None, found):
-            raise UnreadableError
+            raise _UnreadableError
         self.pattern.append(re.escape(found))
         self.format.append(f"{size}x")
         self.at += size

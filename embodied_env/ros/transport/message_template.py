@@ -10,15 +10,13 @@ from __future__ import annotations
 import array
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.messages.message_types import message_class
-from embodied_env.ros.transport.byte_layout import LITTLE_ENDIAN, infer_layout, uses_byte_layouts
-from embodied_env.ros.transport.cdr import from_cdr, to_cdr
+from embodied_env.ros.transport.byte_layout import LITTLE_ENDIAN, from_cdr, infer_layout, to_cdr, uses_byte_layouts
 
 Message = Any  # a generated type
 Numbers = Mapping[str, NDArray[Any]]
@@ -34,74 +32,57 @@ _MAX_SCALARS = 64  # that are searched one by one
 _VALUES = "values"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Slot:
-    """Bytes of a message that hold numbers."""
-
-    name: str
-    part: slice | None  # of the flattened array; None: all of it
-    wire: np.dtype[Any]  # in the message
-    begin: int  # offset of the first byte
-    end: int  # offset after the last byte
-
-
 class MessageTemplate:
-    """Encoder of the messages of one topic as bytes where their layout is known, or else by `make`."""
+    """Encoder of the messages of one topic as bytes where their layout is known, or else by `make`. Not thread-safe."""
 
     def __init__(self, make: Make, example: Numbers) -> None:
-        """Find the slots by `make`, which must only copy the stamp and the numbers, in the form of `example`."""
+        """Find the numbers by `make`, which must only copy the stamp and the numbers, in the form of `example`."""
         self._make = make
         self._forms = {name: (values.dtype, values.shape) for name, values in example.items()}
-        self._pieces: list[Any] = []  # bytes, in order
-        self._slots: list[tuple[int, _Slot]] = []  # each with the index of its piece
+        self._data = bytearray()  # of the last message
+        self._slots: list[tuple[NDArray[Any], str, Any]] = []  # view of `_data`, and the name and index of its numbers
         self._is_stamped = self._fits = False
         if not uses_byte_layouts():
             return
         first, second = (_unique_values(example, seed) for seed in (1, 2))
-        data = to_cdr(make(first, _STAMPS_NS[0]))
-        slots = _find_slots(data, first) if data[:2] == LITTLE_ENDIAN else None
-        if slots is not None:
-            self._split(data, slots)
-            self._fits = self._is_verified(second, _STAMPS_NS[1])
+        self._data = bytearray(to_cdr(make(first, _STAMPS_NS[0])))
+        self._is_stamped = self._data[_STAMP_AT] == _STAMP.pack(*divmod(_STAMPS_NS[0], _NS_PER_S))
+        if self._data[:2] == LITTLE_ENDIAN and all(self._find(name, values) for name, values in first.items()):
+            typed = make(second, _STAMPS_NS[1])
+            wanted, made = to_cdr(typed), self._filled(second, _STAMPS_NS[1])
+            self._fits = len(made) == len(wanted) and infer_layout(from_cdr(wanted, type(typed)), made) is not None
 
     def encode(self, numbers: Numbers, stamp_ns: int = 0) -> Message:
-        """Return the bytes of the message to publish, or the message itself where the template does not fit."""
-        made = self._joined(numbers, stamp_ns) if self._fits else None
-        return self._make(numbers, stamp_ns) if made is None else made
+        """Return the bytes of the message to publish, or the message itself where the template does not fit.
 
-    def _split(self, data: bytes, slots: list[_Slot]) -> None:
-        at = 0
-        self._is_stamped = data[_STAMP_AT] == _STAMP.pack(*divmod(_STAMPS_NS[0], _NS_PER_S))
+        It does not fit numbers with other names, shapes or dtypes than the example.
+        """
+        if self._fits and {name: (values.dtype, values.shape) for name, values in numbers.items()} == self._forms:
+            return self._filled(numbers, stamp_ns)
+        return self._make(numbers, stamp_ns)
+
+    def _filled(self, numbers: Numbers, stamp_ns: int) -> bytes:
         if self._is_stamped:
-            self._pieces += [data[: _STAMP_AT.start], b""]
-            at = _STAMP_AT.stop
-        for slot in slots:
-            self._pieces += [data[at : slot.begin], b""]
-            self._slots.append((len(self._pieces) - 1, slot))
-            at = slot.end
-        self._pieces.append(data[at:])
+            _STAMP.pack_into(self._data, _STAMP_AT.start, *divmod(stamp_ns, _NS_PER_S))
+        for view, name, place in self._slots:
+            view[...] = numbers[name][place]
+        return bytes(self._data)
 
-    def _is_verified(self, numbers: Numbers, stamp_ns: int) -> bool:
-        """Return whether the template reproduces a message, bit for bit."""
-        typed = self._make(numbers, stamp_ns)
-        wanted, made = to_cdr(typed), self._joined(numbers, stamp_ns)
-        return (
-            made is not None
-            and len(made) == len(wanted)
-            and infer_layout(from_cdr(wanted, type(typed)), made) is not None
-        )
-
-    def _joined(self, numbers: Numbers, stamp_ns: int) -> bytes | None:
-        """Return the bytes, or None for numbers with other names, shapes or dtypes than the example."""
-        if {name: (values.dtype, values.shape) for name, values in numbers.items()} != self._forms:
-            return None
-        pieces = self._pieces.copy()
-        if self._is_stamped:
-            pieces[1] = _STAMP.pack(*divmod(stamp_ns, _NS_PER_S))
-        for place, slot in self._slots:
-            laid = np.ascontiguousarray(numbers[slot.name], slot.wire)
-            pieces[place] = laid if slot.part is None else laid.reshape(-1)[slot.part]
-        return b"".join(pieces)
+    def _find(self, name: str, values: NDArray[Any]) -> bool:
+        """Find numbers, or floats that are sent as doubles, in one place or one by one, and return whether all are."""
+        for wire in (values.dtype, np.dtype(np.float64))[: 2 if values.dtype.kind == "f" else 1]:
+            laid = values.astype(wire)
+            places: list[Any] = [...]
+            if laid.size <= _MAX_SCALARS and _offset(self._data, laid.tobytes()) is None:
+                places = list(np.ndindex(laid.shape))
+            offsets = [_offset(self._data, laid[place].tobytes()) for place in places]
+            if None not in offsets:
+                for place, offset in zip(places, offsets, strict=True):
+                    found = laid[place]
+                    view = np.frombuffer(self._data, wire, found.size, offset or 0).reshape(found.shape)
+                    self._slots.append((view, name, place))
+                return True
+        return False
 
 
 class ArrayEncoder:
@@ -137,36 +118,7 @@ def _unique_values(example: Numbers, seed: int) -> dict[str, NDArray[Any]]:
     return made
 
 
-def _find_slots(data: bytes, numbers: Numbers) -> list[_Slot] | None:
-    """Return the slots in order, or None if a number is not found or is found twice."""
-    slots: list[_Slot] = []
-    for name, values in numbers.items():
-        found = _find_numbers(data, name, values, values.dtype)
-        if found is None and values.dtype.kind == "f":
-            found = _find_numbers(data, name, values, np.dtype(np.float64))
-        if found is None:
-            return None
-        slots += found
-    return sorted(slots, key=lambda slot: slot.begin)
-
-
-def _find_numbers(data: bytes, name: str, values: NDArray[Any], wire: np.dtype[Any]) -> list[_Slot] | None:
-    """Return the slots of numbers stored as `wire`, one for all or one each, or None if one is not found."""
-    laid = values.astype(wire).reshape(-1)
-    parts: list[slice | None] = [None]
-    if laid.size <= _MAX_SCALARS and _offset(data, laid.tobytes()) is None:
-        parts = [slice(number, number + 1) for number in range(laid.size)]
-    found = []
-    for part in parts:
-        wanted = laid[part or slice(None)].tobytes()
-        begin = _offset(data, wanted)
-        if begin is None:
-            return None
-        found.append(_Slot(name=name, part=part, wire=wire, begin=begin, end=begin + len(wanted)))
-    return found
-
-
-def _offset(data: bytes, wanted: bytes) -> int | None:
+def _offset(data: bytearray, wanted: bytes) -> int | None:
     """Return the offset of `wanted`, or None if it is not found or is found twice."""
     key = wanted[:_SEARCH_BYTES]
     begin = data.find(key)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from embodied_env.core.message_tap import MessageTap
 from embodied_env.errors import BackendNotReadyError, UsageError
 from embodied_env.processes.signals import deferred_signals
-from embodied_env.ros.transport.setup_checks import LOG_HINT, rclpy_import_errors, ros_arguments
+from embodied_env.ros.transport.setup_checks import rclpy_import_errors, ros_arguments, ros_init_errors
 from embodied_env.timing.clock import Clock
 
 with rclpy_import_errors("a backend over ROS 2"):
@@ -36,7 +36,6 @@ class UnmatchedTopics:
     shared: list[str]
 
 
-_WRONG_ARGUMENTS = ("RCLInvalidROSArgsError", "UnknownROSArgsError")  # rclpy has no public names for them
 _first_use: list[int] = []  # the first element is the process that first used ROS 2 in this interpreter
 
 
@@ -83,7 +82,7 @@ class RosNode:
         self._context = Context()
         self._closed = False
         try:
-            with deferred_signals():
+            with deferred_signals(), ros_init_errors(UsageError):
                 rclpy.init(context=self._context, domain_id=domain_id, signal_handler_options=SignalHandlerOptions.NO)
                 self.node = TappedNode(
                     name,
@@ -97,15 +96,9 @@ class RosNode:
                 )
                 if parameters is not None:
                     declare_read_only(self.node, parameters)
-        except UsageError:
+        except (UsageError, BackendNotReadyError):
             self._context.try_shutdown()
             raise
-        except Exception as error:  # rclpy raises its own RCLError and many others here
-            self._context.try_shutdown()
-            if type(error).__name__ in _WRONG_ARGUMENTS:
-                expected = "(expected what may follow --ros-args; check ros_args and the command line)"
-                raise UsageError(f"invalid ROS arguments: {error} {expected}") from None
-            raise BackendNotReadyError(f"ROS 2 cannot be initialised: {error} ({LOG_HINT})") from error
         self.receiver = Receiver(self.node, clock, feed)
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:

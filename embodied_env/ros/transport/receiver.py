@@ -18,11 +18,13 @@ from embodied_env.ros.transport.setup_checks import rclpy_import_errors
 from embodied_env.timing.clock import NS_PER_S, Clock
 
 with rclpy_import_errors("a backend over ROS 2"):
+    from rcl_interfaces.srv import GetParameters, ListParameters
     from rclpy.impl.implementation_singleton import rclpy_implementation
     from rclpy.node import Node
+    from rclpy.parameter import parameter_value_to_python
     from rclpy.qos import QoSProfile
 
-    from embodied_env.ros.transport.layout_cache import LayoutDecoder
+    from embodied_env.ros.transport.byte_layout import LayoutDecoder
     from embodied_env.ros.transport.qos import RELIABLE
     from embodied_env.ros.transport.tapped_node import TopicTap
 
@@ -36,6 +38,8 @@ RETRY_S = 1.0
 
 DISCOVERY_POLL_S = 0.01
 """Time between two looks at the graph, each of which costs a fraction of a millisecond."""
+
+_PARAMETERS_S = 1.0  # timeout of each call for parameters
 
 
 @dataclass(kw_only=True, slots=True)
@@ -207,12 +211,10 @@ class Receiver:
         return reply
 
     def _send(self, reply: ServiceReply, request: Any) -> None:  # noqa: ANN401 - a generated type
-        """Send a request, first or repeated, whose response belongs to `reply`."""
         reply.requests.append(reply.client.handle.send_request(request))
         self._size_wait_set()
 
     def _wait(self, timeout_s: float) -> None:
-        """Wait for the entities that were added, or for a response."""
         for reply in self._pending.values():
             self._wait_set.add_client(reply.client.handle)
         self._wait_set.wait(max(0, round(timeout_s * NS_PER_S)))
@@ -230,6 +232,24 @@ class Receiver:
     def _size_wait_set(self) -> None:
         sizes = len(self._subscriptions), 0, 0, max(1, len(self._clients)), 0, 0
         self._wait_set = rclpy_implementation.WaitSet(*sizes, self._node.context.handle)
+
+
+def read_parameters(receiver: Receiver, node: str, is_wanted: Callable[[str], bool]) -> dict[str, Any]:
+    """Return the parameters of a node whose names are wanted, or none without an answer."""
+    services = [f"{node}/list_parameters", f"{node}/get_parameters"]
+    if not receiver.services().keys() >= {*services}:
+        return {}
+    try:
+        request = ListParameters.Request()
+        listed = receiver.call(ListParameters, services[0], request, _PARAMETERS_S, lambda: None)
+        names = [name for name in listed.result.names if is_wanted(name)]
+        if not names:
+            return {}
+        request = GetParameters.Request(names=names)
+        found = receiver.call(GetParameters, services[1], request, _PARAMETERS_S, lambda: None)
+    except TimeoutError:
+        return {}
+    return dict(zip(names, map(parameter_value_to_python, found.values), strict=False))
 
 
 def _never_called(message: Any) -> None:  # noqa: ANN401 - a generated type

@@ -12,20 +12,17 @@ from collections.abc import Iterator, Sequence
 from embodied_env.contract.argument_checks import checked_seconds
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError, install_command
 
-LOG_HINT = "check that the log folder is writable, or set ROS_LOG_DIR"
-
+_WRONG_ARGUMENTS = ("RCLInvalidROSArgsError", "UnknownROSArgsError")  # rclpy has no public names for them
 _MAX_DOMAIN_ID = 232  # the DDS port numbers end there
 _NODE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAMESPACE = re.compile(r"/|(/[A-Za-z_][A-Za-z0-9_]*)+")
 
 
-def check_ros_environment() -> None:
+def _check_ros_environment() -> None:
     """Raise UsageError for an invalid ``ROS_DOMAIN_ID`` or ``RMW_IMPLEMENTATION``, at which rcl exits silently."""
-    domain = os.environ.get("ROS_DOMAIN_ID", "")
-    if domain:
+    if domain := os.environ.get("ROS_DOMAIN_ID"):
         check_domain_id(domain, "ROS_DOMAIN_ID")
-    middleware = os.environ.get("RMW_IMPLEMENTATION", "")
-    if middleware:
+    if middleware := os.environ.get("RMW_IMPLEMENTATION"):
         try:
             ctypes.CDLL(f"lib{middleware}.so")
         except OSError as error:
@@ -36,7 +33,7 @@ def check_ros_environment() -> None:
 @contextlib.contextmanager
 def rclpy_import_errors(needed_for: str) -> Iterator[None]:
     """Check the environment around imports of rclpy and message packages, and report what a missing one is for."""
-    check_ros_environment()
+    _check_ros_environment()
     try:
         yield
     except MissingDependencyError:
@@ -48,13 +45,20 @@ def rclpy_import_errors(needed_for: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ros_init_errors(*passed: type[Exception]) -> Iterator[None]:
-    """Raise BackendNotReadyError for an error while ROS 2 is initialised, unless it is one of `passed`."""
+    """Raise BackendNotReadyError for an error while ROS 2 is initialised, unless it is one of `passed`.
+
+    ROS arguments that rcl cannot parse raise UsageError.
+    """
     try:
         yield
     except passed:
         raise
     except Exception as error:  # rclpy raises its own RCLError and many others
-        raise BackendNotReadyError(f"ROS 2 cannot be initialised: {error} ({LOG_HINT})") from error
+        if type(error).__name__ in _WRONG_ARGUMENTS:
+            expected = "(expected what may follow --ros-args; check ros_args and the command line)"
+            raise UsageError(f"invalid ROS arguments: {error} {expected}") from None
+        hint = "check that the log folder is writable, or set ROS_LOG_DIR"
+        raise BackendNotReadyError(f"ROS 2 cannot be initialised: {error} ({hint})") from error
 
 
 def check_domain_id(value: str | int, name: str) -> None:

@@ -11,8 +11,7 @@ from rclpy.publisher import Publisher
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
 from embodied_env.core.message_tap import MessageTap, TappedMessage
-from embodied_env.ros.transport.cdr import to_cdr
-from embodied_env.ros.transport.layout_cache import RawMessage
+from embodied_env.ros.transport.byte_layout import RawMessage, to_cdr
 from embodied_env.timing.clock import Clock
 
 _INFINITE = "{sec: 9223372036, nsec: 854775807}"

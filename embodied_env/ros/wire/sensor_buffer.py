@@ -18,7 +18,7 @@ from embodied_env.messages.declaration import NO_WINDOW, InvalidReadingError, Me
 from embodied_env.messages.message_types import JOINT_SENSOR
 from embodied_env.messages.sensor_types import SENSOR_MESSAGES
 from embodied_env.messages.vectors import position_confidence
-from embodied_env.ros.transport.layout_cache import RawMessage, as_message
+from embodied_env.ros.transport.byte_layout import RawMessage, as_message
 from embodied_env.ros.transport.receiver import ReceivedMessage
 from embodied_env.ros.wire.stamp_translation import (
     NO_STAMP,

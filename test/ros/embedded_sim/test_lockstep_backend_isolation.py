@@ -12,7 +12,7 @@ from held_executor import FLAT_KB, grown_kb, held, more, resident_kb
 
 import embodied_env
 from embodied_env.messages.message_types import message_class
-from embodied_env.ros.transport.cdr import from_cdr
+from embodied_env.ros.transport.byte_layout import from_cdr
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.ros.wire.simulator_protocol import STEP_TOPIC, StepRequest

@@ -19,8 +19,7 @@ from std_msgs.msg import Float32
 import embodied_env
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.ros.embedded_sim.message_encoder import SensorEncoder, to_message
-from embodied_env.ros.transport.byte_layout import PLAIN_VARIABLE
-from embodied_env.ros.transport.cdr import to_cdr
+from embodied_env.ros.transport.byte_layout import PLAIN_VARIABLE, to_cdr
 from embodied_env.ros.transport.message_template import MessageTemplate
 
 pytestmark = pytest.mark.ros

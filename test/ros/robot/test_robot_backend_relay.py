@@ -37,8 +37,7 @@ from embodied_env.errors import BackendNotReadyError, ResetNeededError, UsageErr
 from embodied_env.processes.child_process import Child, relay, remove_orphaned_segments, segments_of, simulator
 from embodied_env.ros.robot.relay_client import RELAY_STATE
 from embodied_env.ros.transport.node import RosNode
-from embodied_env.ros.transport.receive_thread import ReceiveThread
-from embodied_env.ros.transport.service_calls import ServiceCaller
+from embodied_env.ros.transport.receive_thread import ReceiveThread, ServiceCaller
 from embodied_env.ros.wire.sensor_buffer import SensorReader, stamp_ns
 from embodied_env.safety.late_agent import LATE
 from embodied_env.safety.relay.relay_protocol import CommandId, RelayReport, RelayState, write_command

@@ -19,8 +19,7 @@ from embodied_env.contract import ActuatorSpec, JointLimits, load_contract
 from embodied_env.contract.driver_units import DriverUnits
 from embodied_env.messages.commands import COMMAND_MESSAGES
 from embodied_env.ros.robot.actuation import ActuatorPublishers
-from embodied_env.ros.transport.cdr import to_cdr
-from embodied_env.ros.transport.layout_cache import LayoutDecoder
+from embodied_env.ros.transport.byte_layout import LayoutDecoder, to_cdr
 from embodied_env.ros.transport.message_template import ArrayEncoder, integer_encoder
 from embodied_env.ros.wire.command_messages import (
     command_encoder,

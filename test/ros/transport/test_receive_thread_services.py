@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from embodied_env.errors import BackendNotReadyError
-from embodied_env.ros.transport.service_calls import ServiceCaller
+from embodied_env.ros.transport.receive_thread import ServiceCaller
 from embodied_env.timing.clock import NS_PER_S, ManualClock
 
 pytestmark = pytest.mark.ros

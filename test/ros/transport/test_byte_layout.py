@@ -19,9 +19,7 @@ from embodied_env.contract import FieldSpec, SensorSpec
 from embodied_env.core.code_types import Quality
 from embodied_env.messages.declaration import Field, Window, settle
 from embodied_env.messages.ranges import settle_ranges
-from embodied_env.ros.transport.byte_layout import PLAIN_VARIABLE
-from embodied_env.ros.transport.cdr import to_cdr
-from embodied_env.ros.transport.layout_cache import LayoutDecoder
+from embodied_env.ros.transport.byte_layout import PLAIN_VARIABLE, LayoutDecoder, to_cdr
 from embodied_env.ros.transport.receiver import ReceivedMessage
 from embodied_env.ros.wire.sensor_buffer import SensorBuffer
 
