@@ -13,10 +13,7 @@ from embodied_env.core.types import CommandState, Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedAction:
-    """An action in place of the one that a stage received, and the stage's account.
-
-    The account has JSON types.
-    """
+    """The action in place of the one that a stage received, and an account in JSON types."""
 
     action: Any  # in the contract's action space after the last stage, or `NoAction`
     account: Mapping[str, Any] = field(default_factory=dict)

@@ -45,10 +45,7 @@ class Move:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandTrajectory:
-    """Motion that a controller makes of commands, linear between corners.
-
-    It is relative to its initial value `first`.
-    """
+    """The motion of a controller relative to its initial value `first`, linear between corners."""
 
     first: float
     corners_s: FloatArray
@@ -93,10 +90,7 @@ def command_trajectory(move: Move, period_s: float, shape: Shape) -> CommandTraj
 
 
 def delay_by_correlation(moves: Sequence[Move], period_s: float, shape: Shape, longest_s: float) -> tuple[float, float]:
-    """Return the delay at which commands and motion correlate best.
-
-    It is dead time and lag together. The second result is the correlation.
-    """
+    """Return the delay, dead time and lag together, of the best correlation, and that."""
     delays = np.arange(0.0, longest_s, _DELAY_STEP_S)
     both, commands, readings = np.zeros((3, len(delays)))
     for move in moves:
@@ -166,10 +160,7 @@ def _residuals(
 
 
 def peak(x: FloatArray, y: FloatArray, best: int) -> float:
-    """Return where the parabola through the greatest of `y` and its neighbours peaks.
-
-    The greatest is at index `best`.
-    """
+    """Return where the parabola through ``y[best]``, the greatest, and its neighbours peaks."""
     if not 0 < best < len(y) - 1:
         return float(x[best])
     left, middle, right = y[best - 1 : best + 2]

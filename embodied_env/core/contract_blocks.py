@@ -20,10 +20,7 @@ FINGERPRINT = "fingerprint"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ContractBlock:
-    """The declaration of a block.
-
-    Its entry point in ``embodied_env.contract_blocks`` names it.
-    """
+    """The declaration of a block, named by its entry point in ``embodied_env.contract_blocks``."""
 
     schema: type  # a dataclass of the keys, parsed as strictly as those of a contract
     in_fingerprint: bool = True  # False: every contract with the block has ``fingerprint: false``
@@ -31,10 +28,7 @@ class ContractBlock:
 
 
 def declared_block(contract: Contract, name: str) -> ContractBlock:
-    """Return the declaration of the block `name` of `contract`.
-
-    Raises ContractError if its plug-in is not installed.
-    """
+    """Return the declaration of a block, or raise ContractError without its plug-in."""
     path = f"blocks.{name}"
 
     def error_of(problem: str) -> ContractError:
@@ -47,10 +41,7 @@ def declared_block(contract: Contract, name: str) -> ContractBlock:
 
 
 def load_block(contract: Contract, name: str) -> Any:  # noqa: ANN401 - the plug-in's dataclass
-    """Return the block `name` of `contract` as the dataclass of its plug-in.
-
-    Raises ContractError for a missing or wrong block.
-    """
+    """Return a block as its plug-in's dataclass, or raise ContractError for an invalid one."""
     declared, path = declared_block(contract, name), f"blocks.{name}"
     if name not in contract.blocks:
         raise ContractError(path, "missing block (expected the keys of its plug-in)", source=contract.source)
@@ -63,10 +54,7 @@ def load_block(contract: Contract, name: str) -> Any:  # noqa: ANN401 - the plug
 
 
 def check_blocks(contract: Contract) -> tuple[str, ...]:
-    """Return the action stages that the blocks of `contract` add.
-
-    Raises ContractError for a block without its plug-in, or with wrong values.
-    """
+    """Return the action stages of the blocks, or raise ContractError for an invalid block."""
     for name in contract.blocks:
         load_block(contract, name)
     stages = (declared_block(contract, name).action_stage for name in contract.blocks)

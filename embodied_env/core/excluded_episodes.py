@@ -35,10 +35,7 @@ def describe_exclusions(counts: Mapping[str, Any]) -> list[str]:
 
 
 def solved_at_reset(inner: object) -> bool | None:
-    """Return whether the reset with this ``inner`` of its row was solved.
-
-    Return None if it was not judged or is not readable.
-    """
+    """Return whether a reset with this ``inner`` of its row was solved, None if not judged."""
     verdict: Any = inner.get("verdict") if isinstance(inner, Mapping) else None
     solved = verdict.get("success") if isinstance(verdict, Mapping) else None
     return solved if isinstance(solved, bool) else None

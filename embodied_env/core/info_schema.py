@@ -65,10 +65,7 @@ def _resolve(schema: Any, definitions: Schema) -> Any:  # noqa: ANN401 - JSON ty
 
 @functools.cache
 def host_keys(*, optional: bool = True) -> frozenset[str]:
-    """Return the keys with durations of the host.
-
-    Without `optional`, return only those of every world.
-    """
+    """Return the keys with durations of the host, without `optional` only those of every world."""
     steps_and_resets = (info_definition("step"), info_definition("reset"))
     return frozenset(key for schema in steps_and_resets for key in _host_keys(schema, optional=optional))
 

@@ -85,10 +85,7 @@ class StageStatistics:
 
 
 class LatencyStatistics:
-    """Accumulates the infos of steps by stage, as ``stage[sensor]`` for sensors.
-
-    It does so from the first value on.
-    """
+    """Accumulates the infos of steps by stage, as ``stage[sensor]`` for sensors."""
 
     def __init__(self) -> None:
         self._samples: defaultdict[Stage, Reservoir] = defaultdict(partial(Reservoir, capacity=EXACT))
@@ -113,10 +110,7 @@ class LatencyStatistics:
 
 
 class LatencyColumns:
-    """Gathers the latencies of steps that many environments take together.
-
-    Those of many steps are added at once.
-    """
+    """Gathers the latencies of steps that many environments take together, added many at once."""
 
     def __init__(self, statistics: Sequence[LatencyStatistics]) -> None:
         """Take one accumulator per environment, which is complete whenever its statistics are read."""
@@ -160,10 +154,7 @@ def all_stages_of(info: Mapping[str, Any]) -> Iterator[tuple[Stage, int, Any]]:
 
 
 def stages_of(latency: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[Stage, int, Any]]:
-    """Yield each stage in ``info["latency"]`` with its quality and its value in seconds.
-
-    Injected delays are ``injected.NAME``.
-    """
+    """Yield stage (or ``injected.NAME``), quality and value, s, in ``info["latency"]``."""
     for name, quality in latency.get("quality", {}).items():
         value, stage = latency.get(name), prefix + name
         if name == "injected":
@@ -233,10 +224,7 @@ class Percentiles:
 
 
 class StreamSample(Reservoir):
-    """Fair sample of a stream of numbers in bounded memory, with all of them up to `KEPT`.
-
-    Extremes and sum are exact.
-    """
+    """A sample of a stream with exact extremes and sum, and all of up to `KEPT` numbers."""
 
     def __init__(self) -> None:
         super().__init__()

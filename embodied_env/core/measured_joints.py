@@ -27,10 +27,7 @@ _ODOMETRY = "nav_msgs/msg/Odometry"
 
 
 def nearest_turn(positions: FloatArray, reference: FloatArray, turns: NDArray[np.bool_]) -> FloatArray:
-    """Return `positions`, shifted by whole turns where `turns` is True.
-
-    Those are then nearest to `reference`.
-    """
+    """Return `positions`, shifted by whole turns to `reference` where `turns` is True."""
     if not turns.any():
         return positions
     turned = turns & np.isfinite(positions)
@@ -106,10 +103,7 @@ class MeasuredPositions:
         self._acquired_ns: dict[str, int] = {}
 
     def put(self, sensor: str, positions: FloatArray, acquired_ns: int, now_ns: int) -> bool:
-        """Store a reading in the order of the sensor's joints.
-
-        Return False if it is not finite or in the future.
-        """
+        """Store a reading in the sensor's order, or return False for a future or infinite one."""
         if not np.isfinite(positions).all() or acquired_ns > now_ns + self._future_ns:
             return False
         if acquired_ns >= self._acquired_ns.get(sensor, acquired_ns):  # never replaced by an older one
@@ -119,10 +113,7 @@ class MeasuredPositions:
         return True
 
     def ages_s(self, now_ns: int) -> FloatArray:
-        """Return the age of each position, shape (n_joints,).
-
-        It is inf before the first, or 0 where no sensor reports it.
-        """
+        """Return the age of each position, (n_joints,), inf before the first, 0 without a sensor."""
         ages = np.zeros(len(self.positions))
         for sensor, (_, places) in self._by_sensor.items():
             acquired_ns = self._acquired_ns.get(sensor)

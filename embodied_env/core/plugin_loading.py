@@ -36,10 +36,7 @@ _PACKAGES = {  # where the names differ
 
 
 def import_optional(module: str, *, needed_for: str) -> Any:  # noqa: ANN401 - a module without type information
-    """Return `module`, or raise MissingDependencyError.
-
-    The error has the command that installs it, or why it is broken.
-    """
+    """Return `module`, or raise MissingDependencyError with how to install or repair it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -60,10 +57,7 @@ def foreign_code(error_of: Callable[[str], EmbodiedEnvError]) -> Iterator[None]:
 
 
 def find_extension(name: str) -> Any | None:  # noqa: ANN401 - any object
-    """Return the object called `name`, or None if there is no such module.
-
-    The name has the form of `pkgutil.resolve_name`.
-    """
+    """Return the object of a name as in `pkgutil.resolve_name`, or None without its module."""
     try:
         return resolve_name(name)
     except ModuleNotFoundError as error:
@@ -73,10 +67,7 @@ def find_extension(name: str) -> Any | None:  # noqa: ANN401 - any object
 
 
 def load_extension(name: str, *, needed_for: str) -> Any:  # noqa: ANN401 - any object
-    """Return the object that `find_extension` finds by `name`.
-
-    Raises MissingDependencyError without its module.
-    """
+    """Return the object of `find_extension`, or raise MissingDependencyError."""
     if (found := find_extension(name)) is None:
         module = name.partition(":")[0]
         raise MissingDependencyError(module, needed_for=needed_for, remedy="install embodied_env with this extension")
@@ -98,10 +89,7 @@ def load_plugin(plugin: Plugin, label: str, *, error: Callable[[str], EmbodiedEn
 
 
 def make_plugin(contract: Contract, kind: str, name: str, parameters: Mapping[str, Any]) -> Any:  # noqa: ANN401 - foreign
-    """Create the plug-in of ``safety.<kind>.<name>`` with these parameters.
-
-    Raises ContractError if it is unknown, cannot be loaded or cannot be created.
-    """
+    """Create the plug-in of ``safety.<kind>.<name>``, or raise ContractError if that fails."""
     path = f"safety.{kind}.{name}"
 
     def error_of(problem: str) -> ContractError:

@@ -215,10 +215,7 @@ def find_continuing(policy: object) -> ContinuingPolicy | None:
 
 @runtime_checkable
 class ReservingPolicy(Protocol):
-    """A policy or model whose chunks have more actions than are executed.
-
-    The others are the reserve for a late next chunk.
-    """
+    """A policy or model whose chunks have a reserve of actions for a late next chunk."""
 
     @property
     def n_action_steps(self) -> int | None:
@@ -305,10 +302,7 @@ def _reset_keywords(policy: object, label: str) -> Sequence[str]:
 
 @contextmanager
 def policy_errors(policy: str, where: str) -> Iterator[None]:
-    """Raise any error of the policy, including `sys.exit`, as PolicyError.
-
-    The status of `sys.exit` is not that of the program.
-    """
+    """Raise any error of the policy, including `sys.exit`, as PolicyError."""
     try:
         yield
     except Terminated:

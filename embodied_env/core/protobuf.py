@@ -78,10 +78,7 @@ def _read_varint(message: memoryview, place: int) -> tuple[int, int]:
 
 
 def describe_message(name: str, fields: str) -> bytes:
-    """Return the FileDescriptorSet of a message type.
-
-    `fields` are as in a ``.proto`` file, such as "string x = 1; bytes y = 2".
-    """
+    """Return the FileDescriptorSet of a message with `fields` as in a ``.proto`` file."""
     package, _, short = name.rpartition(".")
     message = encode_field(1, short)
     for label, kind, field, number in _FIELD.findall(fields):

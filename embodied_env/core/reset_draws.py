@@ -97,10 +97,7 @@ def routine_to_start(
 
 
 def confirmation_prompt(options: Mapping[str, FloatArray], contract: Contract, positions: FloatArray) -> str:
-    """Return the question to the operator, with the reset options to set up.
-
-    It has the known joint positions.
-    """
+    """Return the question to the operator, with reset options and known joint positions."""
     wanted = ", ".join(f"{name}={(np.round(value, 3) + 0.0).tolist()}" for name, value in options.items())  # no -0.0
     units = {joint: limits.unit for each in contract.actuators.values() for joint, limits in each.joints.items()}
     measured = ", ".join(
@@ -112,10 +109,7 @@ def confirmation_prompt(options: Mapping[str, FloatArray], contract: Contract, p
 
 
 def with_operator_confirmation(report: ResetReport, by: Confirmation, request: ResetRequest) -> ResetReport:
-    """Return the report of a reset after the operator has confirmed the options.
-
-    The operator confirms that the displayed options are set up.
-    """
+    """Return the report of a reset after the operator has confirmed the displayed options."""
     given = {name: request.options[name] for name in report.ignored}
     set_up = {"options": f"set up by the operator: {', '.join(given)}"} if given else {}
     return replace(
@@ -151,10 +145,7 @@ def draw_options(
 def with_observed_options(
     report: ResetReport, options: Mapping[str, ResetOption], request: ResetRequest
 ) -> ResetReport:
-    """Return a backend's report with the observed options that have no effect in its world.
-
-    They are drawn here.
-    """
+    """Return a backend's report with draws of observed options that its world lacks."""
     missing = [name for name, option in options.items() if option.observed and name not in report.sampled]
     if not missing:
         return report

@@ -26,10 +26,7 @@ class InputStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InputState:
-    """Status of a safety input with the reason in words.
-
-    Its text is ``status: detail``.
-    """
+    """Status of a safety input with the reason in words, as text ``status: detail``."""
 
     status: InputStatus
     detail: str = ""
@@ -44,10 +41,7 @@ class InputState:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the state of a text.
-
-        It is unknown for an undefined status or an ok with a reason.
-        """
+        """Return the state of a text, unknown for an undefined status or an ok with a reason."""
         status, _, detail = text.partition(": ")
         if status in set(InputStatus) and (status != InputStatus.OK or text == status):
             return cls(InputStatus(status), detail)

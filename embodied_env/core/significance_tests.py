@@ -76,10 +76,7 @@ def paired_difference_interval(test: PairedTest) -> tuple[float, float]:
 
 
 def fisher_exact(a: tuple[int, int], b: tuple[int, int]) -> float:
-    """Return the two-sided p-value that two samples have equal shares (Fisher 1922).
-
-    A sample has successes and trials.
-    """
+    """Return the two-sided p-value of equal shares of (successes, trials) (Fisher 1922)."""
     table = [(successes, trials - successes) for successes, trials in (a, b)]
     return float(scipy.stats.fisher_exact(table).pvalue)
 

@@ -57,10 +57,7 @@ def make_console(**options: Any) -> Console:  # noqa: ANN401 - rich's options
 
 @contextlib.contextmanager
 def stdout_tables() -> Iterator[Console]:
-    """Give a console for tables, and write them to stdout at the end.
-
-    They have their full width if stdout is not a terminal.
-    """
+    """Give a console for tables, and write them to stdout, in full width if no terminal."""
     console = make_console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
     with console.capture() as captured:  # sys.stdout raises BrokenPipeError; rich would exit
         yield console
@@ -125,10 +122,7 @@ NO_PROGRESS = Progress()
 
 
 class ProgressLines:
-    """Prints a line on stderr every `LINE_PERIOD_S` where it is no terminal.
-
-    No bar is drawn there.
-    """
+    """Prints a line on stderr every `LINE_PERIOD_S` where it is no terminal and shows no bar."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Start the first period of `clock`, which returns seconds."""
@@ -136,10 +130,7 @@ class ProgressLines:
         self._start_s = self._last_s = clock()
 
     def show(self, describe: Callable[[], str]) -> None:
-        """Print what `describe` returns, with the time since the start.
-
-        It does so if a period has passed since the last line.
-        """
+        """Print what `describe` returns, with the time since the start, once in each period."""
         if self._is_on and (now_s := self._clock()) - self._last_s >= LINE_PERIOD_S:
             self._last_s = now_s
             say(f"{describe()}, {now_s - self._start_s:.0f} s", file=sys.stderr, flush=True)

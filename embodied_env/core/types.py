@@ -96,10 +96,7 @@ class InjectedDelays:
 
 
 def name_world(flags: Mapping[str, Any]) -> World:
-    """Return "simulator", "emulator", "robot" or "dry run" by the flags of a backend.
-
-    It names what the commands move.
-    """
+    """Return the world that commands move by the flags of a backend."""
     if flags.get("actuates") is False:
         return "dry run"
     if flags.get("emulated") is True:
@@ -175,10 +172,7 @@ class Finding:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class SensorStatus:
-    """Quality of a sensor's newest reading and age of its last valid one.
-
-    Both are those when an action is judged.
-    """
+    """Quality of the newest reading and age of the last valid one when an action is judged."""
 
     quality: Quality
     age_s: float
@@ -294,10 +288,7 @@ OWN_ANNOTATIONS = ("action_stages", "grippers", "instruction", "setpoints", "tra
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class WriteDelay:
-    """A delay of a write on a free-running backend.
-
-    It changed what was published or what is guaranteed.
-    """
+    """A delay of a write on a free-running backend that changed the command or its guarantees."""
 
     passed_s: float = 0.0  # since the time step of the command was computed
     reference: CommandState | None = None  # braking from it was written instead; None: the command itself
@@ -307,10 +298,7 @@ class WriteDelay:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class ExternalInputs:
-    """External inputs of a step, recorded for replay.
-
-    They do not follow from actions and readings.
-    """
+    """Inputs of a step that do not follow from actions and readings, recorded for replay."""
 
     safety_context: SafetyContext  # the context of the gate
     latched: Finding | None = None  # the latched finding before the step
@@ -328,10 +316,7 @@ class ExternalInputs:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The task's verdict on a step, whose fields may hold at once.
-
-    The stepper orders them.
-    """
+    """The task's verdict on a step, whose fields may hold at once."""
 
     success: bool = False
     failure: str = ""
@@ -396,8 +381,5 @@ class Observer(Protocol):
 
 
 def field_values(value: DataclassInstance) -> dict[str, Any]:
-    """Return the fields by name in order of declaration, without copies.
-
-    Unlike `dataclasses.asdict` this copies no value.
-    """
+    """Return the fields by name in order of declaration, which are no copies as in `asdict`."""
     return {each.name: getattr(value, each.name) for each in fields(value)}

@@ -36,10 +36,7 @@ class ActionStages:
         self.action_space = translating[0].action_space if translating else None
 
     def reset(self) -> None:
-        """Begin an episode in every stage.
-
-        Raises UsageError for a stage that raises, or like `check_live`.
-        """
+        """Begin an episode in every stage, or raise UsageError for one that cannot."""
         self.check_live()
         for name, stage in self._stages.items():
             with foreign_code(_error_of(f"action stage {name!r} failed in reset()")):

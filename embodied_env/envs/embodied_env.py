@@ -72,10 +72,7 @@ class EmbodiedEnv(StepperEnv):
     def __init__(
         self, contract: str | Path | Contract | Mapping[str, Any] | None, **options: Unpack[EnvOptions]
     ) -> None:
-        """Create an environment as in `make`, and start nothing before the first `reset`.
-
-        A mapping is a contract in an `EnvSpec`.
-        """
+        """Create an environment as in `make`, or of a contract in an `EnvSpec`, and start nothing."""
         self._options = options
         own, backend_options = split_options(options, EnvOptions.__optional_keys__, caller="EmbodiedEnv")
         backend, clock, pacing = own["backend"], own["clock"], own["pacing"]
@@ -162,10 +159,7 @@ class EmbodiedEnv(StepperEnv):
         return task, describe_task(task, contract)
 
     def _make_stages(self, given: Sequence[str | ActionStage] | None, world: Backend) -> ActionStages | None:
-        """Return the action stages, whose space becomes that of the agent's actions.
-
-        A replay has none, because the run has their output.
-        """
+        """Return the action stages, of which a replay has none, and use their space of actions."""
         if not isinstance(given, (list, tuple, type(None))):
             raise UsageError(f"invalid action_stages: {given!r} (expected a list of names, or of objects)")
         if isinstance(world, Recorded):
@@ -216,10 +210,7 @@ class EmbodiedEnv(StepperEnv):
 
     @property
     def epoch(self) -> int:
-        """The number of the episode, counted from 0, or -1 before the first reset.
-
-        It is never repeated.
-        """
+        """The number of the episode, which never repeats, from 0, or -1 before the first reset."""
         return self.stepper.epoch
 
     @property

@@ -294,10 +294,7 @@ DEFAULTS = cast(
 
 
 def with_documented_options(*names: str) -> Callable[[_Function], _Function]:
-    """Return a decorator that inserts the meaning of options into a docstring.
-
-    They come before its ``**options``.
-    """
+    """Return a decorator that adds the meaning of options to a docstring before ``**options``."""
 
     def add(function: _Function) -> _Function:
         text, mark = inspect.cleandoc(function.__doc__ or ""), "    **options: "

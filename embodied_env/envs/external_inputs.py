@@ -97,10 +97,7 @@ class ExternalInputsSource:
         return not (self._annotations or self._preview or self._required or self._is_instructed)
 
     def begin_episode(self, instruction: str) -> None:
-        """Start with this prompt, and discard what was attached to a step never taken.
-
-        That is annotations and a preview.
-        """
+        """Start with this prompt, and discard what was attached to a step never taken."""
         self._annotations, self._chunk, self._preview, self._required = {}, None, [], ()
         self._instruction, self._is_instructed = instruction, False
 
@@ -112,10 +109,7 @@ class ExternalInputsSource:
             self._annotations.setdefault("instruction", {"before": before})
 
     def require(self, sensors: Iterable[str]) -> None:
-        """Require a valid reading of these sensors until the next reset.
-
-        Raises UsageError for an unknown one.
-        """
+        """Require valid readings of these sensors until the next reset, or raise UsageError."""
         names = tuple(sensors)
         for name in names:
             if name not in self._visible:
@@ -171,10 +165,7 @@ class ExternalInputsSource:
                 self._preview.append(parse_action(action, self._gate.layout))
 
     def take_preview(self, action: Any) -> list[list[float]]:  # noqa: ANN401 - any action of an agent
-        """Return the previewed actions after `action`, or none with a warning on a mismatch.
-
-        A mismatch is a preview that begins with another action.
-        """
+        """Return the previewed actions after their first, or none if `action` is another one."""
         preview, self._preview = self._preview, []
         self._is_refused = False
         if not preview:
@@ -189,10 +180,7 @@ class ExternalInputsSource:
         return preview[1:]
 
     def with_sent(self, inputs: ExternalInputs, sent: SentCommand) -> ExternalInputs:
-        """Return the inputs of a step with its delay and the accounts of what was sent.
-
-        They are the accounts of the backend and of a trajectory.
-        """
+        """Return the inputs of a step with its delay and the accounts of what was sent."""
         trajectory, delay = self._guard.arbiter.last.trajectory, self._guard.arbiter.delay
         if trajectory is None and delay is None and sent.report is None and not sent.annotations:
             return inputs
@@ -260,10 +248,7 @@ class ExternalInputsSource:
         )
 
     def end_replayed_step(self) -> None:
-        """Latch what was latched at the end of the recorded step.
-
-        It is called after the end reasons are collected.
-        """
+        """Latch what was latched after the end reasons of the recorded step."""
         if self._recorded is not None and self._free_running and self._recorded.external_inputs is not None:
             self._latch(self._recorded.external_inputs.latched_after)
 

@@ -51,10 +51,7 @@ def _kinematics(contract: Contract) -> KinematicModel:
 
 
 def recorded_files(contract: Contract, filters: Mapping[str, CommandFilter]) -> Mapping[str, bytes]:
-    """Return the files and the robot's shape that a replay of `contract` needs.
-
-    The shape is the one in a MuJoCo model.
-    """
+    """Return the files, and the robot's shape in a MuJoCo model, that a replay needs."""
     workspace = filters.get("workspace")
     if contract.safety.urdf is not None or not isinstance(workspace, WorkspaceFilter):
         return contract.files

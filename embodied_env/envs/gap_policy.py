@@ -36,10 +36,7 @@ class GapPolicy:
         self._held: Mapping[str, Sample] = {}
 
     def begin(self, snapshot: Snapshot) -> Snapshot:
-        """Start an episode, or raise BackendNotReadyError unless every sensor is valid.
-
-        The snapshot is the first of the episode.
-        """
+        """Start an episode, or raise BackendNotReadyError unless every sensor is valid."""
         self._held = {}
         samples, bad = {}, []
         given = {**snapshot.samples, **find_faulty(snapshot, self._checks)}
@@ -187,10 +184,7 @@ def _limits(layout: FieldLayout) -> tuple[Any, Any]:
 
 
 def finite_bounds(layout: FieldLayout) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Return bounds with which one comparison also rejects NaN and infinity.
-
-    Return None if every value is valid.
-    """
+    """Return bounds that also reject NaN and infinity, or None if every value is valid."""
     low, high = layout.low, layout.high
     if layout.dtype.kind in "iu":  # e.g. pixels
         limits = np.iinfo(layout.dtype)

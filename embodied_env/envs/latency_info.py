@@ -53,10 +53,7 @@ class CommandsInFlight:
         self._sent.append((seq, published_ns))
 
     def find(self, seq: int) -> tuple[int, int] | None:
-        """Return when the command was published and how many were published since.
-
-        Return None if it is unknown or too old.
-        """
+        """Return when the command was published and how many since, or None if unknown or too old."""
         for behind, (number, published_ns) in enumerate(reversed(self._sent)):
             if number == seq:
                 return published_ns, behind

@@ -71,10 +71,7 @@ class MotionGuard:
             return {self._backend.name: INPUT_UNKNOWN}
 
     def start(self, close: Callable[[], bool]) -> None:
-        """Start the threads once, with a watchdog that calls `close` when it is due.
-
-        That is after `request_close` or the end of the main thread.
-        """
+        """Start the threads once, one of which calls `close` when requested or alone."""
         if not self._watches or self._thread is not None:
             return
         with deferred_signals():
@@ -92,10 +89,7 @@ class MotionGuard:
             self._thread.stop()
 
     def request_close(self) -> None:
-        """Let the thread close the environment, without a lock.
-
-        So a finalizer may call this in any thread.
-        """
+        """Let the thread close the environment, without a lock, as a finalizer in any thread needs."""
         if self._thread is not None:
             self._thread.request_close()
 

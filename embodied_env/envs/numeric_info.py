@@ -47,11 +47,7 @@ class NumericInfo(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        """Determine the structure.
-
-        Raises:
-            UsageError: if `env` is not a single environment of this package.
-        """
+        """Determine the structure, or raise UsageError for a foreign environment or a vector."""
         RecordConstructorArgs.__init__(self)
         base = getattr(env, "unwrapped", None)
         if not isinstance(env, gymnasium.Env) or not isinstance(base, EmbodiedEnv):

@@ -65,10 +65,7 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
 
     @property
     def last_transition(self) -> Transition | None:
-        """The last step in full, or None before the first.
-
-        Without observers, its info is the object that `step` returned.
-        """
+        """The last step, without observers with the info that `step` returned, or None."""
         return self.stepper.last_transition
 
     @property
@@ -77,10 +74,7 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
         return self.stepper.last_reset
 
     def keep_host_timing(self) -> None:
-        """Return the durations of the host from now on, for a recorder.
-
-        Without `host_timing` the recorder removes them.
-        """
+        """Return the durations of the host from now on, for a recorder that removes them by itself."""
         self._is_recorded = True
         self.stepper.transition_builder.host_timing = True
 

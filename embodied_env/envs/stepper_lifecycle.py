@@ -72,10 +72,7 @@ class Lifecycle:
                 self.state = state
 
     def open(self) -> None:
-        """Open the backend and start the threads once.
-
-        After `close` it can be opened again only in a lockstep world.
-        """
+        """Open the backend and start the threads once, or again after `close` in lockstep."""
         if self.state is State.CLOSED:
             self.state = State.NEW
             self._guard.arbiter.reopen()
@@ -96,10 +93,7 @@ class Lifecycle:
         self._guard.watchdog.disarm()
 
     def give_up(self) -> None:
-        """End the episode after an error during a step.
-
-        The world may be a step ahead of the record.
-        """
+        """End the episode after an error in a step, when the world may be ahead of the record."""
         with deferred_signals():
             self.end_episode()
             try:
@@ -114,10 +108,7 @@ class Lifecycle:
             self._guard.brake(why)
 
     def request_close(self) -> None:
-        """Let the watchdog thread close when no caller of `close` is left.
-
-        A finalizer may call this in any thread.
-        """
+        """Let the watchdog thread close, as a finalizer in any thread may request."""
         self._guard.request_close()
 
     def close(self) -> None:

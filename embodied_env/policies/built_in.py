@@ -40,10 +40,7 @@ def make_random(contract: Contract) -> Policy:
 
 
 def make_scripted(contract: Contract, *, backend: str = "mujoco") -> Policy:
-    """Return the task's own policy, with the robot model of `backend` or of a simulator.
-
-    The models are those of the profiles.
-    """
+    """Return the task's own policy, with the robot model of `backend` or of a simulator."""
     from embodied_env.sim.mujoco_kinematics import MujocoKinematics
     from embodied_env.sim.world_profile import load_profile
 

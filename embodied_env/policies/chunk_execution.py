@@ -170,10 +170,7 @@ class ChunkRunner:
         self._calls.wait(self._calls.submit(partial(self.policy.reset, seed=seed, episode_index=episode_index)))
 
     def instruct(self, instruction: str) -> None:
-        """Pass a prompt to the policy for the next inference that begins.
-
-        Its errors are raised by the next call.
-        """
+        """Pass a prompt to the policy for the next inference, without waiting."""
         if isinstance(self.policy, InstructedPolicy):
             self._prompt = instruction
             self._calls.submit(partial(self._instruct, self.policy, instruction))
@@ -355,10 +352,7 @@ class ChunkRunner:
 
 
 def longest_wait_s(contract: Contract) -> float:
-    """Return how long a step in real time may wait for the policy.
-
-    This is two control periods less than the watchdog.
-    """
+    """Return how long a step in real time may wait, two control periods less than the watchdog."""
     return max(0.0, (contract.safety.watchdog.stop_steps - 2) * contract.control_period_s)
 
 

@@ -98,10 +98,7 @@ class VectorInput:
         self._normalizer = make_normalizer(file, path, spec.normalize, len(self.labels))
 
     def deviations(self, observation: Observation, last_outputs: Mapping[str, NDArray[Any]]) -> list[tuple[str, float]]:
-        """Return name and distance of each observed component from its statistics.
-
-        The distance is in standard deviations.
-        """
+        """Return name and distance of each component from its statistics, in standard deviations."""
         if self._normalizer is None:
             return []
         found = self._normalizer.deviations(self._convert(observation, last_outputs)).tolist()
@@ -131,10 +128,7 @@ class VectorInput:
 
 
 def transform(part: InputPart, values: FloatArray) -> FloatArray:
-    """Return reciprocals or directions of a field's values, if `part` has them.
-
-    They are taken along the last axis.
-    """
+    """Return reciprocals or directions of values along the last axis, if `part` has them."""
     if part.reciprocal_from is not None:
         values = 1.0 / np.maximum(values, part.reciprocal_from)
     if part.direction_from is not None:
@@ -256,10 +250,7 @@ class ImageInput:
 
 
 def joint_places(file: PolicyFile, path: str, joints: Sequence[str], known: Sequence[str], owner: str) -> list[int]:
-    """Return the places of the policy's joints in `known`.
-
-    Raises ContractError for a joint without a counterpart.
-    """
+    """Return the places of the policy's joints in `known`, or raise ContractError without one."""
     named = [file.joint_names.get(joint, joint) for joint in joints]
     lost = [repr(joint) for joint, name in zip(joints, named, strict=True) if name not in known]
     problem = f"policy has {len(joints)} joints; no counterpart in the contract for {', '.join(lost[:_MOST_SHOWN])}"

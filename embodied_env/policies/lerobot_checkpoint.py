@@ -139,10 +139,7 @@ def _normalizes(step: Mapping[str, Any]) -> bool:
 
 
 def read_mapping(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the mapping of a JSON file.
-
-    Return `missing`, unless that is None, for a file that does not exist.
-    """
+    """Return the mapping of a JSON file, or `missing`, unless None, where there is no file."""
     if missing is not None and not path.exists():
         return missing
     try:

@@ -122,10 +122,7 @@ class LerobotModel(PolicyModel):
         self.reset(seed=0, episode_index=0)
 
     def reset(self, *, seed: int, episode_index: int) -> None:  # noqa: ARG002 - the protocol's
-        """Discard the episode's history and actions, and seed the draws of the policy.
-
-        Only a generative policy draws.
-        """
+        """Discard the episode's history and actions, and seed the draws of a generative policy."""
         import torch
 
         torch.manual_seed(seed)
@@ -134,10 +131,7 @@ class LerobotModel(PolicyModel):
             each.reset()
 
     def continue_chunk(self, *, executed: int, delay: int) -> None:
-        """Make the next inference continue the last chunk.
-
-        This is LeRobot's real-time chunking (``rtc_config``).
-        """
+        """Make the next inference continue the last chunk by LeRobot's ``rtc_config``."""
         if self._rows is not None:
             self._prefix = {"prev_chunk_left_over": self._rows[executed:], "inference_delay": delay}
 

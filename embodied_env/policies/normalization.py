@@ -118,10 +118,7 @@ def _read_json(data: bytes) -> Mapping[str, Any]:
 
 
 def read_safetensors(data: bytes | mmap) -> Mapping[str, NDArray[Any]]:
-    """Return the tensors of a file by name.
-
-    The file has a length of 8 bytes, a JSON header of that length, and the data.
-    """
+    """Return the tensors by name of a file (8 bytes of length, a JSON header, the data)."""
     size = int.from_bytes(data[:8], "little")
     if not 2 <= size <= len(data) - 8:
         raise ValueError("it is cut off")

@@ -52,10 +52,7 @@ _DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}  # of the documented o
 
 
 def find_onnx(location: str) -> Path:
-    """Return the file at `location`, a path or the name of a shipped policy.
-
-    Raises UsageError for another name.
-    """
+    """Return the file at a path or of a shipped policy, or raise UsageError for another name."""
     if _NAME.fullmatch(location) is None or Path(location).is_file():
         return Path(location)
     known = shipped_files("policies", ".onnx")

@@ -24,10 +24,7 @@ _MOST_SHOWN = 10
 
 
 def find_implausible(policy: object, contract: Contract, observation: Observation, actions: Sequence[Any]) -> list[str]:
-    """Return a line for each input and joint beyond the limits after a reset.
-
-    `policy` returned `actions` for that reset.
-    """
+    """Return a line for each input and joint beyond the limits right after a reset."""
     lines = [*_find_inputs(policy, observation), *_find_joints(contract, actions)]
     return lines[:_MOST_SHOWN] + ([f"and {len(lines) - _MOST_SHOWN} more"] if len(lines) > _MOST_SHOWN else [])
 

@@ -34,10 +34,7 @@ class PolicyAddress:
 
 
 def parse_address(address: str) -> PolicyAddress:
-    """Return the parts of an address.
-
-    Raises UsageError for an option that is repeated or not accepted in an address.
-    """
+    """Return the parts of an address, or raise UsageError for a repeated or forbidden option."""
     first = _NAME_END.search(address)
     name = address[: first.start()] if first else address
     rest = address[len(name) :]

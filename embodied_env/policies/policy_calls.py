@@ -25,10 +25,7 @@ class PolicyCalls:
     """Calls a policy in a daemon thread, so that the program can end while it hangs."""
 
     def __init__(self, *, in_thread: bool, timeout_s: float) -> None:
-        """Start nothing until `submit`, which makes the call itself without a thread.
-
-        The limit of `wait` is `timeout_s`.
-        """
+        """Start nothing until `submit`, which without a thread makes the call itself."""
         self._in_thread, self._timeout_s = in_thread, timeout_s
         self._thread = threading.Thread()  # not started
         self._queue: _Queue = SimpleQueue()
@@ -61,10 +58,7 @@ class PolicyCalls:
             self._submitted.popleft().result()
 
     def wait(self, future: Future[Any]) -> Any:  # noqa: ANN401 - of the call
-        """Return the result of a call, or raise PolicyError if it does not return in time.
-
-        Errors of earlier calls are raised first.
-        """
+        """Return the result, or raise the PolicyError of earlier calls or of a missing answer."""
         try:
             futures.wait([future], self._timeout_s)
         finally:

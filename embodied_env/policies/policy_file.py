@@ -69,10 +69,7 @@ STATISTICS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedOn:
-    """The contract that a policy was trained under.
-
-    Another one is refused with the difference.
-    """
+    """The only contract that a policy is used with, that of its training."""
 
     name: str  # name of the contract
     fingerprint: str  # its fingerprint (`embodied-env contract fingerprint`)
@@ -81,10 +78,7 @@ class TrainedOn:
 
 @dataclass(frozen=True, kw_only=True)
 class NormalizeSpec(FrozenFields):
-    """Statistics of the training data, as numbers or from a file.
-
-    They normalise inputs, and their inverse applies to outputs.
-    """
+    """Statistics of the training data that normalise inputs and, inverted, outputs."""
 
     # `mean_std`: (x - mean) / std; the others map `min` and `max`, the 1st and 99th, or the 10th and 90th percentile
     # onto `range`
@@ -185,10 +179,7 @@ class ThresholdSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputPart(FrozenFields):
-    """Components value * `scale` * `sign` + `offset`, in `unit`, of an output.
-
-    They are consecutive, one per joint.
-    """
+    """Consecutive components value * `scale` * `sign` + `offset`, in `unit`, one per joint."""
 
     actuator: str | None = None  # actuator of the contract; null: with `ignore`
     joints: Names | None = None  # joints of the actuator by name, in the order of the policy; its twist axes
@@ -227,10 +218,7 @@ class ChunkSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyFile(FrozenFields):
-    """The keys of a policy file.
-
-    Every construction validates those that need no contract, and raises ContractError.
-    """
+    """The keys of a policy file, validated at construction as far as no contract is needed."""
 
     name: str  # name of the policy
     control_period_s: Positive  # control period of the training; a contract with another one needs `resample`
@@ -289,10 +277,7 @@ class PolicyFile(FrozenFields):
 
 
 def read_policy_file(path: str | Path) -> PolicyFile:
-    """Return the policy file at `path` with the data files that it names.
-
-    Raises UsageError for an invalid one.
-    """
+    """Return the policy file at `path` with its data files, or raise UsageError."""
     try:
         text = read_text_file(path)
         document = read_document(text, "policy", "", schema=SCHEMA)
@@ -312,20 +297,14 @@ def read_policy_file(path: str | Path) -> PolicyFile:
 
 
 def dump_policy_file(file: PolicyFile) -> str:
-    """Return the YAML text of `file` without keys at their default.
-
-    `read_policy_file` reads it as an equal one.
-    """
+    """Return the YAML text that `read_policy_file` reads as `file`, without default keys."""
     keys = {key: value for key, value in to_plain(file, with_defaults=False).items() if key not in _OWN}
     document = {"policy": SCHEMA, **keys}
     return checked_text(dump_yaml(document), document)
 
 
 def write_policy_file(path: str | Path, file: PolicyFile) -> PolicyFile:
-    """Write `file` and its data files into the folder of `path`, and return it as read.
-
-    The data files are those in `file.files`.
-    """
+    """Write `file` to `path` and its data files next to it, and return it as read."""
     for name, content in file.files.items():
         write_file(Path(path).parent / name, content)
     write_file(path, dump_policy_file(file))

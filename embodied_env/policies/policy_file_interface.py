@@ -94,10 +94,7 @@ class PolicyFileInterface(Interface):
         self._last_outputs = {name: np.zeros(self.actions.shapes[name]) for name in self._outputs_seen}
 
     def instruct(self, instruction: str) -> bool:
-        """Use this prompt in the inputs whose `text` is ``instruction``.
-
-        Return whether there are any.
-        """
+        """Use this prompt in the inputs of text ``instruction``, or return False without any."""
         self._texts = dict.fromkeys(self._texts, instruction)
         return bool(self._texts)
 
@@ -107,10 +104,7 @@ class PolicyFileInterface(Interface):
         self._seen.append((kept, self._last_outputs, {}))  # copied: the next step may overwrite the arrays
 
     def to_start(self, start: EpisodeStart) -> EpisodeStart:
-        """Return a recorded start by the joint names of the contract.
-
-        Joints of another sign or zero are left out.
-        """
+        """Return a recorded start by joint names of the contract, without converted joints."""
         parts = (part for spec in self.file.outputs.values() for part in spec.parts)
         same = [joint for part in parts if (part.sign, part.offset) == (1, 0.0) for joint in part.joints or ()]
         named = {joint: self.file.joint_names.get(joint, joint) for joint in same if joint in start.positions}

@@ -83,10 +83,7 @@ def load_policy(
 
 
 def _load(plugin: Plugin) -> tuple[Callable[..., Any], _Takes]:
-    """Return the factory of a plug-in and its kind of arguments.
-
-    Raises UsageError for an object that is no factory.
-    """
+    """Return the factory of a plug-in and its kind of arguments, or raise UsageError."""
     factory = cast("Callable[..., Any]", load_plugin(plugin, f"the policy {plugin.name!r}"))
     try:
         parameters = inspect.signature(factory).parameters.values()
@@ -115,10 +112,7 @@ def _load_connected(
 
 
 def load_model(address: str, *, trust: bool = False, **options: Any) -> PolicyModel:  # noqa: ANN401 - of the format
-    """Return the model at an address of a model format, or raise the errors of `load_policy`.
-
-    An example is ``onnx:FILE``.
-    """
+    """Return the model at an address such as ``onnx:FILE``, or raise as `load_policy`."""
     parsed = parse_address(address)
     return _load_model(parsed, {"trust": trust, **options, **parsed.options})
 
@@ -144,10 +138,7 @@ def _load_model(address: PolicyAddress, options: Mapping[str, Any]) -> PolicyMod
 
 
 def find_policy_file(address: str) -> Path | None:
-    """Return the policy file next to the model at `address`, or None without one.
-
-    For a directory it is the one in it.
-    """
+    """Return the policy file next to the model, or in its directory, or None without one."""
     parsed = parse_address(address)
     format_name, location = parsed.name, parsed.location or ""
     if any(form.startswith(f"{format_name}://") for form in ADDRESSES):

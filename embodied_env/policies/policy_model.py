@@ -158,10 +158,7 @@ class Interface(Protocol):
         return
 
     def deviations(self, observation: Observation, /) -> list[tuple[str, float]]:  # noqa: ARG002 - the default
-        """Return name and distance of each input of a reset from its statistics.
-
-        The distance is in standard deviations.
-        """
+        """Return name and distance of each input from its statistics, in standard deviations."""
         return []
 
     def to_start(self, start: EpisodeStart, /) -> EpisodeStart:
@@ -185,10 +182,7 @@ class ArrayInterface(Interface):
     is_stateless = True
 
     def __init__(self, model: PolicyModel, contract: Contract) -> None:
-        """Match the inputs of `model` with the observation by name or size, and its output with the action.
-
-        Raises UsageError for a model that does not fit.
-        """
+        """Match inputs by name or size and the output with the action, or raise UsageError."""
         self._label, self._layout = f"policy {model.identity.name}", ActionLayout(contract)
         self._contract, self._space = contract, contract.observation_space
         self.inputs = {key: key for key in self._space.spaces} if model.inputs is None else self._match(model.inputs)
@@ -267,10 +261,7 @@ class ModelPolicy:
         self.model.reset(seed=seed, episode_index=episode_index)
 
     def instruct(self, instruction: str, /) -> bool:
-        """Use this prompt as in `InstructedPolicy`.
-
-        A served model may have the prompt of its contract instead.
-        """
+        """Use this prompt as in `InstructedPolicy`, or that of a served model's contract."""
         if isinstance(self.model, InstructedPolicy):
             self.model.instruct(instruction)
         return self.interface.instruct(instruction)
@@ -322,10 +313,7 @@ class ModelPolicy:
 
     @property
     def start(self) -> EpisodeStart | None:
-        """The start of the recorded episode that the model plays, or None if it plays none.
-
-        The start is in joints of the contract.
-        """
+        """The recorded start, in joints of the contract, that the model plays, or None."""
         start = find_start(self.model)
         return None if start is None else self.interface.to_start(start)
 
@@ -372,10 +360,7 @@ def check_inference(model: PolicyModel, interface: Interface, contract: Contract
 
 
 def plausible_observation(contract: Contract) -> dict[str, NDArray[Any]]:
-    """Return an observation in the middle of the bounds with every sensor valid.
-
-    Unbounded values are nearest to 0, and orientations are no rotation.
-    """
+    """Return a valid observation in the middle of the bounds, or near 0, without rotation."""
     found = {}
     for key, space in contract.observation_space.spaces.items():
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)  # type: ignore[attr-defined]
@@ -388,10 +373,7 @@ def plausible_observation(contract: Contract) -> dict[str, NDArray[Any]]:
 
 
 def read_model(location: str, *, kind: str, most_bytes: int) -> tuple[bytes, str]:
-    """Return content and SHA-256 of a model's file.
-
-    Raises UsageError for one that is missing or too large.
-    """
+    """Return content and SHA-256 of a model's file, or raise UsageError for an unusable one."""
     try:
         data = read_file(location, most_bytes=most_bytes)
     except OSError as error:

@@ -85,10 +85,7 @@ class Sb3Model(PolicyModel):
         self.reset(seed=0, episode_index=0)
 
     def reset(self, *, seed: int, episode_index: int) -> None:  # noqa: ARG002 - the protocol's
-        """Discard the state of a recurrent network, and seed the draws of the policy.
-
-        Only a policy that is not deterministic draws.
-        """
+        """Discard the state of a recurrent network, and seed the draws of a policy that draws."""
         self._state: Any = None
         self._starts = np.ones(1, dtype=np.bool_)
         if not self._deterministic:

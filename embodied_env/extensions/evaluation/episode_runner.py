@@ -70,10 +70,7 @@ class EvaluationJob:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Name of each policy, which is its address or the name in its identity.
-
-        Equal names are followed by their position.
-        """
+        """Address, or name in the identity, of each policy, equal ones followed by their position."""
         names = [each.address if isinstance(each, PolicySource) else each.identity.name for each in self.policies]
         return tuple(
             name if names.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(names, start=1)
@@ -190,10 +187,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         return self.recorders[index].path
 
     def run(self, trial: int) -> None:
-        """Run the trial with this number to its end.
-
-        Raises PolicyError when the policy raises, and UsageError for a policy that is refused on a robot.
-        """
+        """Run a trial to its end, or raise PolicyError or, for a refused policy, UsageError."""
         from embodied_env.envs.action_chunks import attach_action
         from embodied_env.policies.plausibility import find_implausible
 
@@ -241,10 +235,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         return observation
 
     def _accept(self, problem: str) -> bool:
-        """Warn of an implausible policy, and return whether the operator of a robot has accepted it.
-
-        Raises UsageError if not, on a robot.
-        """
+        """Warn of an implausible policy, or on a robot ask the operator or raise UsageError."""
         if self._embodied.capabilities.world != "robot":
             _log.warning("implausible policy: %s", problem)
             return False
@@ -273,10 +264,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
 
 
 def find_failure(summary: Mapping[str, Any]) -> str:
-    """Return the end reasons of episodes that failed to run, or "".
-
-    Such an episode lost its backend, or its policy never acted.
-    """
+    """Return the end reasons of episodes without a backend or any action of the policy, or ""."""
     steps, ends = summary["steps"], summary["end_reasons"]
     if steps and steps in (summary["missed_actions"], ends.get(LATE)):
         return f"the policy never acted: no action in time in {steps} steps"

@@ -24,10 +24,7 @@ _START_S = 120.0  # time for a worker to import its policy and make its environm
 
 
 def domain_ids(count: int, own: int) -> tuple[int, ...]:
-    """Return `count` different ROS domain ids other than `own`.
-
-    Raises UsageError when there are fewer.
-    """
+    """Return `count` different ROS domain ids other than `own`, or raise UsageError."""
     if not 1 <= count < DOMAINS:
         raise UsageError(f"invalid number of workers: {count} (expected 1 to {DOMAINS - 1}, one ROS domain each)")
     others = [(own + 1 + index) % DOMAINS for index in range(count + 1)]

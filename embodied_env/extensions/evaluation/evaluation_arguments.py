@@ -15,10 +15,7 @@ _MOST_BYTES = 2**20  # of a file of prompts
 
 
 def read_instructions(path: str) -> tuple[str, ...]:
-    """Return the prompts of a text file, one per non-empty line.
-
-    Raises UsageError for an unusable file.
-    """
+    """Return the prompts of a text file, one per non-empty line, or raise UsageError."""
     from embodied_env.contract.bounded_files import read_file
     from embodied_env.contract.runtime_values import check_instruction
 

@@ -88,10 +88,7 @@ def run_policies(
 
 
 def confirm_at_terminal(problem: str) -> bool:
-    """Ask the operator whether to continue with an implausible policy.
-
-    Return whether the answer is yes.
-    """
+    """Ask the operator whether to continue with an implausible policy, and return the answer."""
     import termios
 
     say(f"implausible policy: {problem}", file=sys.stderr)
@@ -154,10 +151,7 @@ def print_losses_and_stops(contract: Contract, result: PolicyResult) -> None:
 
 
 def print_table(evaluation: Evaluation) -> None:
-    """Print outcomes and latencies, one column per policy, and the path of each run.
-
-    On a terminal only one screen of it is printed.
-    """
+    """Print outcomes, latencies and runs by policy, on a terminal only one screen."""
     from rich.table import Table
     from rich.text import Text
 

@@ -113,10 +113,7 @@ class Evaluation:
 
 
 def rows_of_episodes(where: Mapping[int, Path]) -> Iterator[RecordedRow]:
-    """Yield the rows of these episodes in order.
-
-    `where` has the run directory of each episode. Raises RecordError when an episode is incomplete in its log.
-    """
+    """Yield the rows of these episodes in order, or raise RecordError for incomplete ones."""
     readers: dict[Path, Iterator[tuple[int, Iterator[RecordedRow]]]] = {}
     for episode, path in sorted(where.items()):
         rows = _find_episode(readers[path], episode) if path in readers else None

@@ -37,10 +37,7 @@ _SHOWN = (
 
 
 class LiveAccount:
-    """Totals of the infos of a run, which one thread adds and another reads.
-
-    `is_paced` is true if steps have deadlines.
-    """
+    """Totals of the infos of a run, which one thread adds and another reads."""
 
     def __init__(self, contract: Contract, episodes: int) -> None:
         self._period_s = contract.control_period_s

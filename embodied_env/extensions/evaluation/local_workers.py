@@ -62,10 +62,7 @@ class Worker(ABC):
 
     @abstractmethod
     def send(self, message: Message) -> None:
-        """Send a message, which is dropped if the worker has ended.
-
-        `WorkerPool.receive` reports its end.
-        """
+        """Send a message, dropped if the worker has ended, as `WorkerPool.receive` reports."""
 
 
 AnyWorker = TypeVar("AnyWorker", bound=Worker)
@@ -155,10 +152,7 @@ class LocalWorkers(WorkerPool[LocalWorker]):
         self._folder.cleanup()
 
     def start(self, number: int, domain_id: int) -> LocalWorker:
-        """Start a worker as `WorkerPool` does.
-
-        Raises BackendNotReadyError when its process cannot be started.
-        """
+        """Start a worker as `WorkerPool` does, or raise BackendNotReadyError."""
         job = {**self._job, "number": number, "address": self._address, "out": str(self._runs)}
         child = Child(
             ProcessSpec(role=f"worker {number}", module=MODULE, arguments=(), grace_s=GRACE_S),

@@ -105,10 +105,7 @@ class RayWorkers(WorkerPool[RayWorker]):
         return self._workers[-1]
 
     def receive(self) -> Iterator[tuple[RayWorker, Message | None]]:
-        """Receive the messages of workers as `WorkerPool` does.
-
-        Raises BackendNotReadyError if the cluster places no worker within `PLACING_S`.
-        """
+        """Receive messages as `WorkerPool` does, or raise BackendNotReadyError without workers."""
         ready = self._cluster.ready([worker.promise for worker in self._workers], _POLL_INTERVAL_S)
         for worker in [worker for worker in self._workers if any(worker.promise is one for one in ready)]:
             self._is_any_placed = True
@@ -175,10 +172,7 @@ class WorkerHost:
         self._worker: LocalWorker | None = None
 
     def exchange(self, messages: Sequence[Message]) -> list[Message | None]:
-        """Send `messages` to the worker, wait briefly, and return its messages, with None if it has ended.
-
-        The first call starts the worker. An error is returned as a ``failed`` message.
-        """
+        """Start or serve the worker briefly, and return its messages, None if it has ended."""
         if self._pool is None or self._worker is None:
             try:
                 self._pool, self._worker = self._start()
@@ -189,10 +183,7 @@ class WorkerHost:
         return [message for _, message in self._pool.receive()]
 
     def end(self, *, at_once: bool, grace_s: float) -> str:
-        """End the worker, after `grace_s` by force, and return how it ended.
-
-        With `at_once`, its episode is interrupted.
-        """
+        """End the worker, `at_once` or after its episode, and return how it ended."""
         if self._pool is None or self._worker is None:
             return "the worker was not started"
         with self._pool:

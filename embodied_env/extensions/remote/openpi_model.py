@@ -53,11 +53,7 @@ def load_openpi(
 
 
 class OpenpiModel(RemoteModel):
-    """A model on a server with openpi's protocol.
-
-    A connection is ready when the server has sent its metadata. One that is not ready at the deadline is kept: the next
-    inference continues to connect.
-    """
+    """A model on a server with openpi's protocol, ready when the server has sent its metadata."""
 
     protocol = "openpi"
     package = "websockets"

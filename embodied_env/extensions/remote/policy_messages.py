@@ -55,10 +55,7 @@ class WireError(EmbodiedEnvError, ValueError):
 
 
 def pack(message: Any, protocol: str = "openpi") -> bytes:  # noqa: ANN401 - any message
-    """Return `message` in the format of ``openpi`` or ``gr00t``.
-
-    Raises WireError for unsupported values.
-    """
+    """Return `message` in the format of ``openpi`` or ``gr00t``, or raise WireError."""
     packers = vars(_packers)
     if protocol not in packers:
         packers[protocol] = import_library("msgpack").Packer(default=_FORMATS[protocol][0])
@@ -70,10 +67,7 @@ def pack(message: Any, protocol: str = "openpi") -> bytes:  # noqa: ANN401 - any
 
 
 def unpack(data: bytes | bytearray, protocol: str = "openpi") -> Any:  # noqa: ANN401 - any message
-    """Return a message in the format of ``openpi`` or ``gr00t``.
-
-    Raises WireError for any other data.
-    """
+    """Return a message in the format of ``openpi`` or ``gr00t``, or raise WireError."""
     library = import_library("msgpack")
     if len(data) > MOST_BYTES:
         raise WireError(f"message too large: {len(data)} bytes (expected at most {MOST_BYTES})")

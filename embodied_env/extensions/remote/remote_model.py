@@ -126,10 +126,7 @@ class RemoteModel(PolicyModel):
         return self
 
     def check_contract(self, contract: Contract, /) -> None:
-        """Raise UsageError for a model of another contract, or of a policy file.
-
-        The server of the model announces them.
-        """
+        """Raise UsageError if the server announces another contract or needs a policy file."""
         label = f"policy {self.identity.name!r} is served"
         if self.fingerprint not in (None, contract.fingerprint):
             expected = f"expected {contract.fingerprint:.12}, {contract.name}"
@@ -206,18 +203,12 @@ class RemoteModel(PolicyModel):
         return self._timeout_s
 
     def take_account(self) -> Mapping[str, Any] | None:
-        """Return the stages of the last inference and the failures of the episode.
-
-        Return None without a new account.
-        """
+        """Return the stages of the last inference and all failures, or None without a new one."""
         account, self._account = self._account, None
         return None if account is None else {**account, **{each.value: self._problems[each] for each in Problem}}
 
     def close(self) -> None:
-        """Close the connection idempotently.
-
-        During an inference of another thread it is closed at its end.
-        """
+        """Close the connection idempotently, at the end of an inference in another thread."""
         self._is_closed = True
         if not self._is_busy:
             self._disconnect()

@@ -30,10 +30,7 @@ _MOST_SHOWN = 160  # bytes of its reason
 
 
 class WebSocket:
-    """One connection to a server.
-
-    It is to be closed after a `Failure`, unless it was not yet open and late.
-    """
+    """A connection to a server, to be closed after a `Failure` unless it may still open."""
 
     def __init__(self, target: tuple[socket.AddressFamily, Any], netloc: str, *, headers: Mapping[str, str]) -> None:
         """Begin to connect to `target`, by a handshake with the `headers` and `netloc`, which is host and port."""
@@ -91,19 +88,13 @@ class WebSocket:
                 raise Failure(Problem.FOREIGN, "answer before the request")
 
     def receive(self, deadline_s: float) -> bytes | str:
-        """Return the next message, after connecting if necessary, or raise Failure.
-
-        The end of a text is a `str`.
-        """
+        """Return the next message, the end of a text as `str`, or raise Failure."""
         while not self._messages:
             self._exchange(deadline_s)
         return self._messages.popleft()
 
     def poll(self, deadline_s: float) -> bool:
-        """Process what has arrived without waiting, such as a ping.
-
-        Return whether there is a message.
-        """
+        """Process what has arrived, such as a ping, and return whether there is a message."""
         while not (self._messages or self._end) and time.monotonic() < deadline_s:
             if not self._wait(0.0) & ~select.POLLOUT:
                 break
@@ -112,10 +103,7 @@ class WebSocket:
         return bool(self._messages)
 
     def close(self) -> None:
-        """Close at once, without waiting for the server.
-
-        In a fork of the process that connected, close silently.
-        """
+        """Close at once without waiting for the server, and in a fork without a message to it."""
         if self._pid == os.getpid() and self.is_open and not self._outgoing:
             self._protocol.send_close()
             self._flush()
