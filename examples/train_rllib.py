@@ -23,7 +23,7 @@ from rich.progress import Progress
 from torch import nn
 from training import Training, evaluate, parser, started
 
-from embodied_env.extensions.ray.ray_cluster import RayCluster
+from embodied_env.extensions.ray.ray_workers import RayCluster
 
 try:
     from ray.rllib.algorithms.ppo import PPO, PPOConfig

@@ -107,7 +107,7 @@ def _picture(args: argparse.Namespace) -> int:
 
 def _save_picture(contract: Contract, path: Path, *, seed: int, replace: bool) -> None:
     """Write the rendered reset of `contract` on the backend `mujoco` to `path`."""
-    from embodied_env.core.image_processing import import_pillow
+    from embodied_env.core.reading_conversion import import_pillow
     from embodied_env.envs.embodied_env import EmbodiedEnv
 
     images = import_pillow("writing a picture").Image

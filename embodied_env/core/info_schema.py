@@ -52,7 +52,6 @@ def info_definition(call: str) -> Schema:
 
 
 def _resolve(schema: Any, definitions: Schema) -> Any:  # noqa: ANN401 - JSON types
-    """Replace each reference in `schema` by its definition."""
     if isinstance(schema, list):
         return [_resolve(item, definitions) for item in schema]
     if not isinstance(schema, dict):

@@ -34,13 +34,11 @@ class OdometryCheck:
     """The odometry of a base and its commands over the last seconds.
 
     Attributes:
-        sensor: the name of the odometry.
         text: the problems found with the newest reading, or "".
         has_moved: whether the base has moved in this episode, by its odometry.
     """
 
     def __init__(self, sensor: str, axes: Sequence[str]) -> None:
-        """Check the odometry `sensor` of a base that is commanded by these axes of a twist."""
         self.sensor, self._axes = sensor, axes
         self.begin()
 

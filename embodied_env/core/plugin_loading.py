@@ -77,9 +77,7 @@ def load_extension(name: str, *, needed_for: str) -> Any:  # noqa: ANN401 - any 
 def load_plugin(plugin: Plugin, label: str, *, error: Callable[[str], EmbodiedEnvError] = UsageError) -> Any:  # noqa: ANN401 - any object
     """Import and return the target of a plug-in, called `label` in errors.
 
-    Raises:
-        MissingDependencyError: for one of an extension of ours that was removed.
-        UsageError, or `error`: for one of another package whose import fails.
+    Raises MissingDependencyError for an extension of ours that was removed, else UsageError or `error`.
     """
     if plugin.is_built_in:
         return load_extension(plugin.target, needed_for=label)

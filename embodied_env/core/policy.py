@@ -138,11 +138,7 @@ class AccountedPolicy(Protocol):
 
 @runtime_checkable
 class PlayingPolicy(Protocol):
-    """A policy, or a model, that plays recorded episodes, each from its recorded start.
-
-    Attributes:
-        account_name: name of its account in ``info["annotations"]``; that of other policies is ``inference``.
-    """
+    """A policy or model that plays recorded episodes, and the name of its account in ``info``."""
 
     account_name: str
 
@@ -187,10 +183,7 @@ class BoundedPolicy(Protocol):
     """A policy, or a model, with a time limit of an inference, such as one on a policy server."""
 
     def bound_wait(self, limit_s: float, /) -> float:
-        """Bound each inference after the first, and return the limit in force, s.
-
-        A limit that the user has set stays.
-        """
+        """Bound each inference after the first, unless the user has, and return the limit, s."""
 
 
 @runtime_checkable
@@ -202,10 +195,7 @@ class ContinuingPolicy(Protocol):
         """Whether it can continue a chunk."""
 
     def continue_chunk(self, *, executed: int, delay: int) -> None:
-        """Make the next inference continue the last chunk, of which `executed` are done.
-
-        `delay` more of them are expected to be executed during the inference.
-        """
+        """Continue the last chunk, `executed` of it done and `delay` more expected, from now on."""
 
 
 def find_continuing(policy: object) -> ContinuingPolicy | None:
@@ -228,14 +218,7 @@ def find_n_action_steps(policy: object) -> int | None:
 
 
 class FunctionPolicy:
-    """A callable as a policy, with its own `close` and `reset` if it has them.
-
-    Its `reset` receives the arguments that it takes.
-
-    Attributes:
-        n_action_steps: that of the callable, if it returns chunks (`ReservingPolicy`).
-        required_sensors: those of the callable, if it names any (`SensingPolicy`).
-    """
+    """A callable as a policy, with its `close`, and `reset` with the arguments it takes."""
 
     def __init__(self, act: PolicyFunction, identity: PolicyIdentity) -> None:
         """Wrap `act`, or raise UsageError if its `reset` needs other arguments than seed and episode_index."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,11 +14,14 @@ from embodied_env.contract import SensorSpec
 from embodied_env.contract.driver_units import Conversion
 from embodied_env.contract.point_selection import select_points
 from embodied_env.contract.scan_resampling import resample_scan
+from embodied_env.contract.sensor_schema import ResizeSpec
 from embodied_env.contract.spaces import field_layouts, message_field
-from embodied_env.core.image_processing import pixels_sha256, resize_image
+from embodied_env.core.plugin_loading import import_optional
 from embodied_env.messages.declaration import Field, MessageField, Window
 
 Accept = Callable[[NDArray[Any], Window], NDArray[Any]]
+
+_FILTERS = {"area": "BOX"}  # where the name is not Pillow's
 
 
 class ReadingRules:
@@ -33,7 +37,6 @@ class ReadingRules:
     """
 
     def __init__(self, name: str, sensor: SensorSpec) -> None:
-        """Resolve the fields of the sensor `name`."""
         self.raw_sha256: dict[str, str] = {}
         self.driver: dict[str, NDArray[Any]] = {}
         self.conversions: dict[str, tuple[Conversion, np.dtype[Any]]] = {}
@@ -82,3 +85,33 @@ class ReadingRules:
         known, field = self.fields[name]
         self.raw_sha256[name] = pixels_sha256(raw)
         return known.accept(field, raw, window)
+
+
+def import_pillow(needed_for: str) -> Any:  # noqa: ANN401 - a module
+    """Return PIL with Image and ImageOps, or raise MissingDependencyError."""
+    import_optional("PIL.ImageOps", needed_for=needed_for)  # imports Image
+    return import_optional("PIL", needed_for=needed_for)
+
+
+def resize_image(image: NDArray[Any], spec: ResizeSpec, padding: float = 0) -> NDArray[Any]:
+    """Return `image`, uint8 or float32, (height, width, channels), in the size of `spec`.
+
+    `stretch` ignores the aspect ratio (Pillow's `Image.resize`), `letterbox` pads (`ImageOps.pad`) and `crop` cuts off
+    what exceeds it (`ImageOps.fit`).
+    """
+    pil = import_pillow("the key resize of an image")
+    picture = pil.Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else np.ascontiguousarray(image))
+    size = (spec.size[1], spec.size[0])
+    resampling = pil.Image.Resampling[_FILTERS.get(spec.resample, spec.resample.upper())]
+    if spec.method == "stretch":
+        resized = picture.resize(size, resampling)
+    elif spec.method == "crop":
+        resized = pil.ImageOps.fit(picture, size, resampling)
+    else:
+        resized = pil.ImageOps.pad(picture, size, resampling, padding)
+    return np.array(resized).reshape(*spec.size, image.shape[2])
+
+
+def pixels_sha256(pixels: NDArray[Any]) -> str:
+    """Return the SHA-256 (hex) of the pixels of a message, by rows, little-endian."""
+    return hashlib.sha256(pixels.astype(pixels.dtype.newbyteorder("<"), copy=False).tobytes()).hexdigest()

@@ -125,7 +125,6 @@ class ProgressLines:
     """Prints a line on stderr every `LINE_PERIOD_S` where it is no terminal and shows no bar."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start the first period of `clock`, which returns seconds."""
         self._clock, self._is_on = clock, not sys.stderr.isatty()
         self._start_s = self._last_s = clock()
 

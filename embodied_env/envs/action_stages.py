@@ -22,15 +22,9 @@ _MOST_CHARACTERS = 16384  # length of a stage's account as JSON
 
 
 class ActionStages:
-    """The stages of one environment.
-
-    Attributes:
-        names: those of the stages, in order.
-        action_space: the space of the first stage that has one of its own, or None.
-    """
+    """The action stages of one environment, with the space of the first that has its own."""
 
     def __init__(self, stages: Mapping[str, ActionStage]) -> None:
-        """Keep the stages by name, in order."""
         self._stages, self.names = stages, tuple(stages)
         translating = [stage for stage in stages.values() if isinstance(stage, TranslatingStage)]
         self.action_space = translating[0].action_space if translating else None
@@ -48,9 +42,8 @@ class ActionStages:
     def apply(self, action: Any, snapshot: Snapshot, commanded: CommandState) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401
         """Return the action for the gate, and the account of the stages that acted.
 
-        The account is empty if none did. It has the action as `given`, in JSON types, and the account of each stage in
-        `stages`. After a stage that fails the action is `NoAction`, and no other stage follows. A stage receives copies
-        of the snapshot and of the last command, because the gate judges and limits by the originals.
+        After a stage that fails the action is `NoAction`, and no other stage follows. A stage receives copies of the
+        snapshot and of the last command, because the gate judges and limits by the originals.
         """
         current, accounts, (copied, last) = action, {}, deepcopy((snapshot, commanded))
         for name, stage in self._stages.items():
@@ -87,7 +80,6 @@ class PlayedStages(ActionStages):
     """The stages of an environment that only plays recorded episodes, of which none is made."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Keep the names."""
         super().__init__({})
         self.names = tuple(names)
 

@@ -47,11 +47,8 @@ _MOST_CHARACTERS = 16384  # length of an account as JSON
 class ExternalInputsSource:
     """Reads everything in a step that does not follow from actions and readings.
 
-    In a replay the backend supplies the recorded values. After the last recorded step they are measured again, and the
-    backend ends the episode.
-
-    Attributes:
-        is_live: this is not a replay.
+    In a replay (not `is_live`) the backend supplies the recorded values. After the last recorded step they are measured
+    again, and the backend ends the episode.
     """
 
     def __init__(
@@ -64,7 +61,6 @@ class ExternalInputsSource:
         *,
         clock: Clock,
     ) -> None:
-        """Connect the sources."""
         capabilities = backend.capabilities
         self._free_running, self._period_s = capabilities.free_running, contract.control_period_s
         self._gate, self._guard, self._clock = gate, guard, clock

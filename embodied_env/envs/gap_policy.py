@@ -164,7 +164,6 @@ def _mark_value(sample: Sample, layout: FieldLayout, found: NDArray[Any] | None)
 
 
 def _name_problem(layout: FieldLayout, found: NDArray[Any] | None) -> tuple[Quality, str]:
-    """Return the quality and the reason of a faulty field."""
     if found is None:
         return Quality.INVALID, f"{layout.field} is missing"
     if found.shape != layout.shape or found.dtype != layout.dtype:

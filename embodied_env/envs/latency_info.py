@@ -148,7 +148,6 @@ class LatencyInfoBuilder:
             latency["queue_s"], quality["queue_s"] = self._by_sensor(now, _queue)
 
     def _add_wall_time(self, latency: LatencyInfo, ledger: Ledger, before: Snapshot, now: Snapshot) -> None:
-        """Add the stages of a world that moves by itself."""
         quality, clock = latency["quality"], now.clock or self._clock  # a lost world reports no clock
         self._clock = clock
         latency["clock"] = {
@@ -172,7 +171,6 @@ class LatencyInfoBuilder:
     def _add_actuation(
         self, latency: LatencyInfo, ledger: Ledger, before: Snapshot, found: tuple[Stage, int, str]
     ) -> None:
-        """Add the time until a command acts, from the result of `_find_actuation`."""
         (acted_s, acted_quality), behind, method = found
         quality = latency["quality"]
         latency["actuation_s"], quality["actuation_s"] = acted_s, int(acted_quality)
@@ -221,7 +219,6 @@ class LatencyInfoBuilder:
     def _by_sensor(
         self, snapshot: Snapshot, stage: Callable[[Sample], Stage]
     ) -> tuple[dict[str, float], dict[str, int]]:
-        """Return a stage of each sensor, and its quality codes."""
         seconds: dict[str, float] = {}
         codes: dict[str, int] = {}
         for name in self.sensors:

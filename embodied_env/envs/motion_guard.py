@@ -22,16 +22,9 @@ from embodied_env.timing.clock import NS_PER_S, Clock
 
 
 class MotionGuard:
-    """Brakes and watches one robot, except in a replay, where nothing moves.
-
-    Attributes:
-        arbiter: owns the last published command.
-        watchdog: brakes when no step follows in time; only a free-running world is watched.
-        has_estops: whether the robot has safety inputs.
-    """
+    """Brakes and watches one robot, except in a replay, where nothing moves."""
 
     def __init__(self, contract: Contract, backend: Backend, gate: SafetyGate, *, clock: Clock) -> None:
-        """Connect arbiter and watchdog, without starting anything."""
         free_running, period_s = backend.capabilities.free_running, contract.control_period_s
         self._backend, self._control_period_s = backend, period_s
         self._estop_source = find_estop_source(backend)

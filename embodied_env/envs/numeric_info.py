@@ -77,8 +77,6 @@ class NumericInfo(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
 @dataclass(frozen=True, kw_only=True)
 class _Entry:
-    """One value of a numeric info."""
-
     path: _Path
     absent: Any  # a scalar or an array of NumPy
     codes: Mapping[str, int]
@@ -96,14 +94,12 @@ class _Entry:
 
 
 def _codes_of(schema: Schema) -> dict[str, int]:
-    """Return the number of each word, empty for other values."""
     coded = schema.get("items", schema)
     words = schema.get("enum", ()) if schema["dtype"] == "str" else ()
     return dict(coded.get("codes") or {word: number for number, word in enumerate(words)})
 
 
 def _absent(schema: Schema) -> int:
-    """Return the number of an absent integer, boolean or code."""
     is_never_negative = schema["dtype"] == "bool" or schema.get("minimum", -1) >= 0
     return _ABSENT if is_never_negative or _codes_of(schema) else _ABSENT_IF_NEGATIVE
 

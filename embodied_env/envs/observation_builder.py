@@ -33,7 +33,6 @@ class ObservationBuilder:
     """Builds the agent's observations and the evaluator's readings."""
 
     def __init__(self, contract: Contract) -> None:
-        """Resolve the sensors of `contract`."""
         self.applied_actions, self.episode = contract.applied_actions, contract.episode
         self.observed_options = [name for name, option in contract.reset_options.items() if option.observed]
         layouts = {name: field_layouts(name, sensor) for name, sensor in contract.sensors.items()}

@@ -65,8 +65,6 @@ class _ForeignObserver:
 
 
 class _ForeignView(_ForeignObserver):
-    """A foreign observer that the environment closes."""
-
     _observer: View
 
     def stop(self) -> None:

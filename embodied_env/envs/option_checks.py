@@ -37,8 +37,7 @@ def split_options(
 ) -> tuple[EnvOptions, dict[str, Any]]:
     """Return the environment's options with their defaults, and those of its backend.
 
-    `names` are the options of `caller`, a public function. Raises UsageError and UnknownOptionError as `check_options`
-    does.
+    `names` are the options of `caller`, a public function. Raises as `check_options`.
     """
     of_backends = BackendOptions.__optional_keys__
     own = {*names} - of_backends

@@ -17,18 +17,10 @@ RENDER_MODES = ("rgb_array", "rgb_array_list", "human")
 
 
 class Rendering:
-    """The render mode of an environment.
-
-    Attributes:
-        mode: None, or one of `RENDER_MODES`.
-        metadata: `render_modes` and `render_fps` of the environment.
-    """
+    """The render mode of an environment, and what Gymnasium's `metadata` declares of it."""
 
     def __init__(self, name: str, backend: Backend, contract: Contract, mode: str | None) -> None:
-        """Check `mode` for the backend called `name`.
-
-        Raises UsageError for a mode that the backend does not offer, and for "human" without a display.
-        """
+        """Check `mode`, or raise UsageError unless the backend offers it and "human" has a display."""
         offered = backend.capabilities.render_modes
         if mode not in (None, *offered):
             expected = ", ".join(map(repr, (None, *offered)))

@@ -22,7 +22,7 @@ from embodied_env.core.types import EpisodeStart, ResetRequest, Routine, SafetyC
 from embodied_env.envs.external_inputs import ExternalInputsSource
 from embodied_env.envs.gap_policy import GapPolicy
 from embodied_env.envs.motion_guard import MotionGuard
-from embodied_env.envs.stepper_lifecycle import Lifecycle, State
+from embodied_env.envs.stepper_state import Lifecycle, State
 from embodied_env.envs.transition_builder import reset_report
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.processes.signals import deferred_signals
@@ -59,10 +59,9 @@ class ResetProcedure:
     clock: Clock
 
     def run(self, request: ResetRequest, instruction: str, start: EpisodeStart | None = None) -> Snapshot:
-        """Reset the world and return the first snapshot, or raise BackendError.
+        """Reset the world and return the first snapshot, or raise as `EmbodiedEnv.reset`.
 
-        The error is that of `EmbodiedEnv.reset`. The episode begins at `start`, or for None where the backend's own
-        reset ends.
+        The episode begins at `start`, or for None where the backend's own reset ends.
         """
         try:
             snapshot = self._run(request, instruction, start)

@@ -20,16 +20,22 @@ from embodied_env.core.code_types import Severity
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.policy import NoAction
 from embodied_env.core.types import Observer, ResetRequest, SentCommand, Snapshot, TaskResult, Transition, Verdict
-from embodied_env.envs.end_reasons import EndReasons
 from embodied_env.envs.external_inputs import ExternalInputsSource
 from embodied_env.envs.gap_policy import GapPolicy
 from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.observation_builder import Observation, begin_history
 from embodied_env.envs.remedies import warn_of_malformed_action
 from embodied_env.envs.reset_procedure import ResetProcedure
-from embodied_env.envs.stepper_lifecycle import Lifecycle, State, latched_estop, one_at_a_time
-from embodied_env.envs.stepper_state import EpisodeState, PendingStep, SavedStepper
-from embodied_env.envs.transition_builder import Info, TransitionBuilder, copy_action
+from embodied_env.envs.stepper_state import (
+    EpisodeState,
+    Lifecycle,
+    PendingStep,
+    SavedStepper,
+    State,
+    latched_estop,
+    one_at_a_time,
+)
+from embodied_env.envs.transition_builder import EndReasons, Info, TransitionBuilder, copy_action
 from embodied_env.errors import (
     BackendError,
     BackendLostError,
@@ -55,15 +61,8 @@ class Stepper:
     """Steps one robot in one world with one task in two halves, `begin` and `finish`.
 
     Attributes:
-        contract, backend, task, clock, gate, transitions: its parts.
-        capabilities: those of the backend.
-        ledger: the stamps of the step.
-        stages: replace or translate actions before the gate; None: there are none.
-        observers: receive the transitions, and may keep them.
         epoch: the number of resets minus one; -1 before the first. It never repeats.
         history_length: the number of snapshots that an observation needs.
-        last_transition: the last step, or None.
-        last_reset: the snapshot of the last reset, or None.
         lifecycle: the state, and what opens and closes the backend. The watchdog thread keeps it while the robot may
             move, so it can close after the stepper is freed.
     """
@@ -352,13 +351,9 @@ class Stepper:
         return SavedStepper(episode=self._episode.copy(), command=self._arbiter.reference, stamps=self.ledger.save())
 
     def load(self, saved: SavedStepper) -> None:
-        """Continue from a saved state of a lockstep world.
+        """Continue from a saved state of a lockstep world, which the caller sets back too.
 
-        The caller sets the world to the same instant.
-
-        Raises:
-            UsageError: for a world that moves by itself.
-            ResetNeededError: before the first reset, or during a step.
+        Raises UsageError for a world that moves by itself, and ResetNeededError except between two steps.
         """
         if self._free_running:
             raise UsageError(f"load() not supported with {self.backend.name}: the world moves by itself")
@@ -384,7 +379,6 @@ class Stepper:
         return "between episodes" if self.lifecycle.state is State.LOST else self.lifecycle.state.value
 
     def _problem_of_step(self) -> str:
-        """Return why no step can begin, and the remedy."""
         if self._step is not None:
             return "begin() during a step: finish the step before, or call reset()"
         return f"step() outside an episode: {latched_estop(self.gate) or 'call reset() first'}"

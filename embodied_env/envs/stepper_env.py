@@ -19,6 +19,9 @@ from embodied_env.timing.clock import Clock
 class StepperEnv(gymnasium.Env[Observation, Any]):
     """An environment over one `Stepper` with what the recorder and wrappers read.
 
+    `annotate`, `instruct`, `require` and `preview` raise ResetNeededError outside an episode, and ClosedError after
+    `close`.
+
     Attributes:
         contract: the contract in force.
         action_space: a Box, or with several actuators a Dict of them.
@@ -40,7 +43,6 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
     stepper: Stepper
 
     def __init__(self, contract: Contract, backend: str, clock: str | Clock | None) -> None:
-        """Create the spaces, while the subclass sets the other attributes."""
         self.contract, self.backend_name = contract, backend
         self.clock_name = clock if isinstance(clock, str) else "steady" if clock is None else type(clock).__name__
         self.observation_space = cast("gymnasium.Space[Observation]", deepcopy(contract.observation_space))
@@ -96,8 +98,6 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
         Raises:
             UsageError: for another name or a reserved one, other values, more than 16384 characters or 16 levels of
                 JSON, or more than 32 names in a step.
-            ResetNeededError: outside an episode.
-            ClosedError: after `close`.
         """
         self.stepper.inputs_for("annotate").annotate(name, values)
 
@@ -107,10 +107,7 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
         The prompt is in ``info["instruction"]`` and in the record. The caller also passes it to its policy
         (`embodied_env.core.policy.InstructedPolicy`).
 
-        Raises:
-            UsageError: unless it is a text of 1 to 1,000 printable characters.
-            ResetNeededError: outside an episode.
-            ClosedError: after `close`.
+        Raises UsageError unless it is a text of 1 to 1,000 printable characters.
         """
         self.stepper.inputs_for("instruct").instruct(instruction)
 
@@ -120,10 +117,7 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
         The inputs of a policy are such sensors. They are required in addition to those of the contract, recorded with
         each step, and used by a replay.
 
-        Raises:
-            UsageError: for a sensor that the agent does not see.
-            ResetNeededError: outside an episode.
-            ClosedError: after `close`.
+        Raises UsageError for a sensor that the agent does not see.
         """
         self.stepper.inputs_for("require").require(sensors)
 
@@ -134,10 +128,7 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
         are dropped, with a warning and ``info["annotations"]["trajectory"]["refused"]``. Without trajectories nothing
         happens.
 
-        Raises:
-            UsageError: if `actions` is not a sequence.
-            ResetNeededError: outside an episode.
-            ClosedError: after `close`.
+        Raises UsageError if `actions` is not a sequence.
         """
         self.stepper.inputs_for("preview").preview(actions)
 

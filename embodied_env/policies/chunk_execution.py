@@ -91,11 +91,6 @@ class ChunkRunner:
     With ``wait``, and in lockstep, the world waits for each inference. Otherwise the other policy runs in its
     own thread, with at most one inference in progress, which begins early enough for twice the greatest of the last
     latencies. A step for which no chunk has an action gets `NoAction`.
-
-    Attributes:
-        policy: the other policy; do not call it while this one is in use.
-        identity: its identity.
-        required_sensors: those that every action needs a valid reading of (`SensingPolicy`).
     """
 
     def __init__(
@@ -236,7 +231,6 @@ class ChunkRunner:
     # -------------------------------------------------------------------------------------------------------- inference
 
     def _is_due(self, step: int) -> bool:
-        """Return whether the next inference begins at `step`."""
         if self.mode == "ensemble" or not self._chunks:
             return True
         newest = self._chunks[-1]
@@ -270,7 +264,6 @@ class ChunkRunner:
         self._add(born, self._calls.wait(future), is_awaited=is_awaited)
 
     def _add(self, born: int, answered: _Answered, *, is_awaited: bool) -> None:
-        """Add the chunk for the observation of the step `born`."""
         (answer, chunk, account, prompt), self._last = answered, None
         if account is not None:
             self._accounts[self._account_name] = account

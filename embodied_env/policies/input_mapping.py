@@ -15,8 +15,8 @@ from embodied_env.contract.actuator_schema import FloatArray
 from embodied_env.contract.sensor_schema import FieldSpec, ResizeSpec, SensorSpec
 from embodied_env.contract.spaces import FieldLayout, field_layouts, message_field
 from embodied_env.contract.value_checks import allow, one_of, require
-from embodied_env.core.image_processing import resize_image
 from embodied_env.core.policy import Observation
+from embodied_env.core.reading_conversion import resize_image
 from embodied_env.policies.normalization import make_normalizer
 from embodied_env.policies.policy_file import ImageSpec, InputPart, OutputPart, PolicyFile, PolicyInputSpec
 from embodied_env.tasks.task_parts import norm
@@ -72,14 +72,7 @@ class _VectorPart(NamedTuple):
 
 
 class VectorInput:
-    """An input made of parts.
-
-    Attributes:
-        labels: name of each component.
-        units: unit of each component in the contract, None without one.
-        slices: components of each part.
-        shape: of the vector.
-    """
+    """An input made of parts, with label and unit of each component, and slice of each part."""
 
     def __init__(self, file: PolicyFile, contract: Contract, path: str, spec: PolicyInputSpec) -> None:
         """Find the components by name, or raise ContractError for those that do not fit."""
@@ -177,12 +170,7 @@ def _find_part(file: PolicyFile, contract: Contract, path: str, part: InputPart,
 
 
 class ImageInput:
-    """An input that is an image.
-
-    Attributes:
-        shape: of the image for the model.
-        dtype: uint8 or float32.
-    """
+    """An input that is an image, uint8 or float32, in the shape of the model."""
 
     def __init__(
         self, file: PolicyFile, contract: Contract, path: str, spec: PolicyInputSpec, image: ImageSpec

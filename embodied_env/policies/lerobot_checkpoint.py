@@ -76,10 +76,7 @@ class LerobotPolicy:
 
 
 def read_lerobot(folder: Path, dataset: Path | None = None) -> LerobotPolicy:
-    """Read the policy in `folder` with the names, rate and statistics of its `dataset`.
-
-    The policy was trained on this dataset. Raises UsageError for files that are missing or not in LeRobot's formats.
-    """
+    """Read the policy in `folder` with names, rate and statistics of its training dataset."""
     config, train = read_mapping(folder / "config.json"), read_mapping(folder / "train_config.json", {})
     info, stats = {}, {}
     if dataset is not None:
@@ -95,10 +92,9 @@ def read_lerobot(folder: Path, dataset: Path | None = None) -> LerobotPolicy:
 
 
 def read_normalizers(folder: Path) -> tuple[dict[str, Normalization], list[str]]:
-    """Return each input's normalisation by LeRobot, and the statistics that are missing.
+    """Return each input's normalisation by LeRobot's processors, and the missing statistics.
 
-    The normalisation is that of LeRobot's processors. LeRobot leaves a feature without statistics as it is, in both
-    directions.
+    LeRobot leaves a feature without statistics as it is, in both directions.
     """
     config, found, lost = read_mapping(folder / "config.json"), dict[str, Normalization](), list[str]()
     try:

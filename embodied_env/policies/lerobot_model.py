@@ -86,12 +86,8 @@ class LerobotModel(PolicyModel):
     """A policy of LeRobot between its pre-processor and post-processor.
 
     A policy that predicts a chunk from one observation returns all of it. One that keeps a history or a queue of
-    actions, such as Diffusion or temporal ensembling, returns one action, and is called at every step.
-
-    Attributes:
-        inputs: LeRobot's features, images as (channels, height, width) from 0 to 1; ``task``, if it takes a text.
-        outputs: ``action``.
-        normalizations: those of the pre-processor (`NormalizingModel`).
+    actions, such as Diffusion or temporal ensembling, returns one action, and is called at every step. Images are
+    (channels, height, width) from 0 to 1.
     """
 
     def __init__(

@@ -40,12 +40,7 @@ class Normalization(NamedTuple):
 
 
 class Normalizer:
-    """The normalisation of vectors of `size` components, along their last axis.
-
-    Attributes:
-        clip: largest magnitude of a normalised value, or None.
-        deviations: function from values to their distances from the statistics, in standard deviations.
-    """
+    """The normalisation of vectors along their last axis, to magnitudes of at most `clip`."""
 
     def __init__(self, file: PolicyFile, path: str, spec: NormalizeSpec, size: int) -> None:
         """Read the statistics of `spec` at `path`, or raise ContractError for those that do not fit."""

@@ -42,10 +42,7 @@ class TeamPolicies(Generic[Name]):
         self._seeds: dict[Name, int] = {name: seed + number for number, name in enumerate(self._runners)}
 
     def act(self, observations: Mapping[Name, Observation], infos: Mapping[Name, Mapping[str, Any]]) -> dict[Name, Any]:
-        """Return the actions of agents whose episode continues.
-
-        They follow from the results of the last reset or step.
-        """
+        """Return the actions of agents whose episode continues, from their last results."""
         self.begin_episodes(infos)
         continuing = [name for name in observations if not infos[name]["end_reason"]]
         return {name: self._runners[name](observations[name]) for name in continuing}

@@ -239,7 +239,6 @@ class PolicyFile(FrozenFields):
     """Contents of the data files that it names, by name."""
 
     def __post_init__(self) -> None:
-        """Freeze the fields and validate them."""
         super().__post_init__()
         check_types(PolicyFile, self)
         _validate(self)
@@ -321,7 +320,6 @@ def trained_on(contract: Contract, file: str = "contract.json") -> tuple[Trained
 
 
 def _data_files(file: PolicyFile) -> Iterator[tuple[str, str]]:
-    """Yield path of the key and name of each data file."""
     if file.contract is not None and file.contract.file is not None:
         yield "contract.file", file.contract.file
     for path, spec in file.specs():

@@ -1,4 +1,8 @@
-"""Load a policy by its address."""
+"""Load a policy by its address.
+
+An address is ``NAME[:LOCATION][#PART][?OPTION=VALUE[&OPTION=VALUE]...]``, and a location on a server is
+``//host[:port][/path]``. The page `docs/reference/policies.md` has the rules with examples.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,14 @@ import hashlib
 import importlib
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
+from urllib.parse import parse_qsl, urlsplit
 
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.value_checks import one_of
@@ -22,13 +28,16 @@ from embodied_env.errors import UsageError, did_you_mean
 from embodied_env.plugins.plugin_lookup import Plugin, find_plugin, plugin_names
 from embodied_env.plugins.plugin_table import ADDRESSES, BUILT_IN
 from embodied_env.policies.onnx_model import find_onnx
-from embodied_env.policies.policy_address import PolicyAddress, parse_address
 from embodied_env.policies.policy_file import SUFFIX, read_policy_file
 from embodied_env.policies.policy_file_interface import PolicyFileInterface
 from embodied_env.policies.policy_model import ArrayInterface, ContractModel, PolicyModel, connect
 
 _Takes = Literal["contract", "location", "both"]
 """Arguments of a factory of policies: ``NAME``, a model at ``NAME:LOCATION``, or a policy at ``NAME:LOCATION``."""
+
+_NAME_END = re.compile(r"[:#?]|$")
+_OPTIONS = re.compile(r"\?(?=[A-Za-z_]\w*=)")
+_NOT_IN_ADDRESSES = ("trust", "api_key", "api_token")  # an address is recorded, and may come from a file
 
 
 def load_policy(
@@ -197,7 +206,6 @@ def _call(
 
 
 def _imported(address: str) -> Policy:
-    """Return the policy that a module of the user has or makes."""
     module_name, _, expression = address.partition(":")
     name, arguments, options = _parse_call(address, expression)
     if os.getcwd() not in sys.path:  # noqa: PTH109 - sys.path holds strings
@@ -230,3 +238,60 @@ def _source_sha256(module: Any) -> str | None:  # noqa: ANN401 - a module
         file = inspect.getsourcefile(module)
         return None if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()
     return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyAddress:
+    """The parts of the address `text`."""
+
+    text: str
+    name: str  # a format, or a module of the user
+    location: str | None = None  # a file, a server, or an expression of the module; None: without ":"
+    part: str | None = None  # only of a format whose form has one, such as the episode of a run
+    options: Mapping[str, Any]  # Python literals, any other value as text
+
+
+def parse_address(address: str) -> PolicyAddress:
+    """Return the parts of an address, or raise UsageError for a repeated or forbidden option."""
+    first = _NAME_END.search(address)
+    name = address[: first.start()] if first else address
+    rest = address[len(name) :]
+    is_python = rest.startswith(":") and find_plugin("policies", name) is None
+    begin = _OPTIONS.search(rest, rest.rfind(")") + 1 if is_python else 0)  # a "?" in a literal is a character of it
+    body, query = (rest, "") if begin is None else (rest[: begin.start()], rest[begin.end() :])
+    part = None
+    if "#" in body and any(form.startswith(f"{name}:") and "#" in form for form in ADDRESSES):
+        body, _, part = body.rpartition("#")
+    location = body[1:] if body.startswith(":") else None
+    if location is None and body:  # neither a name nor a location
+        name = name + body
+    return PolicyAddress(text=address, name=name, location=location, part=part, options=_read_options(query, name))
+
+
+def parse_server(address: str, default_port: int) -> tuple[str, int]:
+    """Return host and port of ``scheme://host[:port]``, or raise UsageError for another form."""
+    try:
+        url = urlsplit(address)
+        host, port = url.hostname, default_port if url.port is None else url.port
+    except ValueError:
+        host, port = None, 0
+    if not host or not port or url.path.strip("/") or url.query or url.fragment or url.username is not None:
+        scheme = address.partition(":")[0]
+        expected = f"expected {scheme}://host:port, for example {scheme}://127.0.0.1:{default_port}"
+        raise UsageError(f"invalid address of a policy server: {address!r} ({expected})")
+    return host, port
+
+
+def _read_options(query: str, name: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for key, text in parse_qsl(query, keep_blank_values=True):
+        if key in _NOT_IN_ADDRESSES:
+            remedy = "pass it as an argument, or as the command line or environment variable of the format"
+            raise UsageError(f"unknown option of the address of a policy {name!r}: {key!r}; {remedy}")
+        if key in options:
+            raise UsageError(f"option {key!r} given twice in the address of a policy {name!r} (expected once)")
+        try:
+            options[key] = ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            options[key] = text
+    return options

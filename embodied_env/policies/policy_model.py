@@ -60,10 +60,7 @@ class ArraySpec:
 class PolicyModel(Protocol):
     """Computes outputs from inputs, in its own units and under its own names.
 
-    Attributes:
-        identity: name and version, for the manifest.
-        inputs: specification by name; None: not known before an inference, as of some servers.
-        outputs: likewise.
+    The specifications are None where they are not known before an inference, as of some servers.
     """
 
     identity: PolicyIdentity
@@ -92,11 +89,7 @@ class BatchModel(PolicyModel, Protocol):
 
 @runtime_checkable
 class NormalizingModel(Protocol):
-    """A model that normalises its inputs itself.
-
-    Attributes:
-        normalizations: those of the inputs by name.
-    """
+    """A model that normalises its inputs itself, by `normalizations` by name."""
 
     normalizations: Mapping[str, Normalization]
 
@@ -111,11 +104,7 @@ class ContractModel(Protocol):
 
 @runtime_checkable
 class TimedModel(Protocol):
-    """A model whose actions have a period of their own, such as those of a recorded run.
-
-    Attributes:
-        control_period_s: time from one action to the next.
-    """
+    """A model whose actions have a period of their own, such as those of a recorded run."""
 
     control_period_s: float
 
@@ -173,11 +162,7 @@ class Interface(Protocol):
 
 
 class ArrayInterface(Interface):
-    """Connects a model that maps keys of the observation to an action of the contract.
-
-    Attributes:
-        inputs: input of the model -> key of the observation, or `FLAT`.
-    """
+    """Connects a model that maps keys of the observation to an action of the contract."""
 
     is_stateless = True
 
@@ -239,15 +224,11 @@ class ModelPolicy:
     """A model as a policy of a contract.
 
     Attributes:
-        identity: that of the model and the interface.
-        n_action_steps: number of actions of a chunk that are executed (`ReservingPolicy`).
         inputs: those of the last inference.
         observes_all: whether its caller passes the observation of every step, as `ChunkRunner` does.
-        required_sensors: those of the interface and of the model (`SensingPolicy`).
     """
 
     def __init__(self, model: PolicyModel, interface: Interface) -> None:
-        """Connect `model` by `interface`, which has been checked against it."""
         self.model, self.interface, self.identity = model, interface, interface.identify(model.identity)
         self.required_sensors = (*interface.required_sensors, *find_required_sensors(model))
         self.n_action_steps = interface.n_action_steps or find_n_action_steps(model)

@@ -66,10 +66,8 @@ def _make_network(data: dict[str, Any], parameters: Any) -> Any:  # noqa: ANN401
 class Sb3Model(PolicyModel):
     """A policy network of Stable-Baselines3, whose recurrent state is that of the episode.
 
-    Attributes:
-        inputs: the keys of its observation space, or ``observation``; images with the channels last, as environments
-            return them.
-        outputs: ``action``, with the bounds of its action space, to which its actions are clipped.
+    Its input is that of its observation space, or ``observation``, with the channels of images last, and ``action`` is
+    clipped to its action space.
     """
 
     def __init__(self, network: Any, identity: PolicyIdentity, *, deterministic: bool) -> None:  # noqa: ANN401

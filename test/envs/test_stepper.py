@@ -20,7 +20,7 @@ from embodied_env.core.code_table import CODES
 from embodied_env.core.code_types import Quality, Severity, end_kind, order_end_reasons
 from embodied_env.core.types import Finding
 from embodied_env.envs.action_stages import ActionStages
-from embodied_env.envs.stepper_lifecycle import State
+from embodied_env.envs.stepper_state import State
 from embodied_env.errors import (
     BackendLostError,
     BackendNotReadyError,

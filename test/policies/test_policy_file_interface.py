@@ -16,13 +16,13 @@ import embodied_env
 from embodied_env.cli.main import main
 from embodied_env.contract.sensor_schema import ResizeSpec
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.image_processing import resize_image
 from embodied_env.core.policy import BatchPolicy, NoAction, PolicyIdentity, find_n_action_steps
+from embodied_env.core.reading_conversion import resize_image
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.policies.chunk_execution import ChunkRunner
-from embodied_env.policies.policy_address import parse_address
 from embodied_env.policies.policy_file import PolicyFile
 from embodied_env.policies.policy_file_interface import PolicyFileInterface
+from embodied_env.policies.policy_loader import parse_address
 from embodied_env.policies.policy_model import ArraySpec, ModelPolicy, connect, plausible_observation
 
 ALL = (*JOINTS, "finger")

@@ -164,7 +164,6 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         self._ended = 0
 
     def __exit__(self, *_: object) -> None:
-        """Close the environment and the runs, then the policies."""
         self._stack.close()
 
     def open(self, trial: int) -> Path:
@@ -219,7 +218,6 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
             self._observer.ended(self._ended)
 
     def _reset(self, policy: ChunkRunner, env: RecordTransitions, name: str, episode: int) -> Any:  # noqa: ANN401
-        """Reset the policy, then the environment, and return the first observation."""
         with policy_errors(name, f"the reset of episode {episode + 1}"):
             policy.reset(seed=policy_seed(self._job.seed, episode), episode_index=episode)
         if episode != self._next:

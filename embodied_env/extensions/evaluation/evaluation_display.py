@@ -23,7 +23,7 @@ from embodied_env.extensions.evaluation.episode_runner import PolicySource
 from embodied_env.extensions.evaluation.evaluation import evaluate
 from embodied_env.extensions.evaluation.evaluation_results import Evaluation, PolicyComparison, PolicyResult
 from embodied_env.extensions.evaluation.live_table import LiveTable
-from embodied_env.policies.policy_address import parse_address
+from embodied_env.policies.policy_loader import parse_address
 from embodied_env.record.row_chain import describe_chain
 from embodied_env.record.run import read_run
 from embodied_env.ros.transport.fastdds import enable_large_segments
@@ -190,7 +190,6 @@ def _rate_of_prompt(summary: Mapping[str, Any], prompt: str) -> str:
 
 
 def _heads(result: PolicyResult) -> list[str]:
-    """Return head and counts of each run of a policy."""
     return [describe_chain(read_run(path).manifest) for path in result.parts or (result.path,)]
 
 

@@ -63,7 +63,6 @@ class Evaluation:
     results: tuple[PolicyResult, ...]
 
     def __repr__(self) -> str:
-        """Return a line for each policy, as a notebook shows the last value of a cell."""
         head = f"<Evaluation of {self.contract.name} on {self.backend}"
         return "\n  ".join([head, *map(repr, self.results)]) + ">"
 
@@ -81,9 +80,7 @@ class Evaluation:
     def compare(self) -> tuple[PolicyComparison, ...]:
         """Compare every later policy with the first one by their recorded episodes.
 
-        Raises:
-            MissingDependencyError: when scipy is not installed.
-            RecordError: when a run cannot be read.
+        Raises MissingDependencyError without scipy, and RecordError when a run cannot be read.
         """
         from embodied_env.record.episode_pairing import compare_outcomes, compare_returns, pair_episodes
 
@@ -136,7 +133,6 @@ def _find_episode(reader: Iterator[tuple[int, Iterator[RecordedRow]]], episode: 
 
 
 def _episodes(where: Mapping[int, Path]) -> Episodes:
-    """Return how these episodes ended, by their initial conditions."""
     from embodied_env.record.episode_pairing import Episodes
     from embodied_env.record.outcomes import Outcomes
 

@@ -161,7 +161,6 @@ class LiveTable:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop drawing and print the last state, if there were steps."""
         self._live.stop()
         if self._account.steps:
             self._live.console.print(self._drawn())

@@ -81,7 +81,6 @@ class Gr00tModel(RemoteModel):
         self._compare_metadata(deadline_s)
 
     def _compare_metadata(self, deadline_s: float) -> None:
-        """Raise Failure if this is another model than before."""
         answer = self._send(self._pack({"endpoint": "get_modality_config"} | self._token), deadline_s)
         try:
             self._parse(answer)

@@ -46,10 +46,7 @@ class PolicyServer:
     """Serves one model to one client at a time."""
 
     def __init__(self, model: PolicyModel, *, contract: Contract | None = None, policy_file: str | None = None) -> None:
-        """Serve `model`, or raise MissingDependencyError without msgpack.
-
-        `contract` is that of its inputs and outputs. `policy_file` is the name of the one that the clients need.
-        """
+        """Serve `model` of `contract`, for which clients need the `policy_file` of this name."""
         self._model, self._last_error, self._n_errors = model, "", 0
         about: dict[str, Any] = {"inputs": specs_to_message(model.inputs), "outputs": specs_to_message(model.outputs)}
         about["identity"] = model.identity.as_mapping()
@@ -174,11 +171,6 @@ class ServedPolicy(PolicyModel):
     """A policy of a contract as the model to serve.
 
     It takes the observation and returns ``actions`` (n, n_joints) in action units.
-
-    Attributes:
-        identity: that of the policy.
-        inputs: the keys of the observation space.
-        outputs: ``actions``.
     """
 
     def __init__(self, policy: Policy, contract: Contract) -> None:

@@ -28,7 +28,7 @@ from embodied_env.contract.bounded_json import plain_copy
 from embodied_env.core.policy import NoAction, PolicyIdentity
 from embodied_env.errors import UsageError, described
 from embodied_env.extensions.remote.policy_messages import WireError, keep_freed_memory, pack, unpack
-from embodied_env.policies.policy_address import parse_server
+from embodied_env.policies.policy_loader import parse_server
 from embodied_env.policies.policy_model import ArraySpec, Inputs, PolicyModel
 
 CONNECT_TIMEOUT_S, TIMEOUT_S = 30.0, 1.0
@@ -62,16 +62,8 @@ class RemoteModel(PolicyModel):
     Attributes:
         protocol: name of the message format and of the scheme of addresses.
         package: library that connects.
-        default_port: of an address without a port.
-        address: of the server.
-        host, port: those of the address.
-        options: values of all options.
-        identity: address, protocol and library, with the server's metadata.
-        inputs, outputs: specification by name, if the server announces them.
-        fingerprint: that of the contract of its inputs and outputs, if the server announces one.
-        instruction: the prompt of that contract, if the server announces one.
-        required_sensors: those of the policy that the server runs, of that contract.
-        policy_file: name of the one that the model needs, if the server announces one.
+        inputs, outputs, fingerprint, instruction, required_sensors, policy_file: those of the served model and its
+            contract, if the server announces them.
     """
 
     protocol: ClassVar[str]

@@ -21,7 +21,7 @@ from embodied_env.core.policy import NoAction, Observation, draw_from, find_star
 from embodied_env.core.types import Finding, Transition
 from embodied_env.envs.action_chunks import attach_action
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.envs.stepper_lifecycle import latched_estop
+from embodied_env.envs.stepper_state import latched_estop
 from embodied_env.errors import (
     BackendError,
     BackendNotReadyError,

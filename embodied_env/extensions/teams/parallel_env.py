@@ -27,7 +27,7 @@ from embodied_env.envs.option_checks import check_seed, draw_world_seed, split_o
 from embodied_env.envs.render_modes import Rendering
 from embodied_env.envs.stepper import Stepper
 from embodied_env.envs.stepper_env import StepperEnv
-from embodied_env.envs.stepper_lifecycle import check_open
+from embodied_env.envs.stepper_state import check_open
 from embodied_env.envs.transition_builder import copy_observation
 from embodied_env.errors import MissingDependencyError, ResetNeededError, UsageError
 from embodied_env.extensions.teams.shared_backend import AgentBackend, SharedBackend

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.core.code_types import Quality
-from embodied_env.core.types import FloatArray, Sample, Snapshot, TaskResult, Verdict
-from embodied_env.core.value_types import value_type
+from embodied_env.core.types import FloatArray, Sample, Snapshot, TaskResult, Verdict, value_type
 from embodied_env.envs.observation_builder import Observation
 from embodied_env.envs.transition_builder import Info
 

@@ -27,7 +27,7 @@ from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.envs.env_options import DEFAULTS, MakeOptions
 from embodied_env.envs.option_checks import changed_options, rebuild, resolve_contract, split_options
 from embodied_env.envs.registration import VECTOR_ENTRY_POINT, make
-from embodied_env.envs.stepper_lifecycle import check_open
+from embodied_env.envs.stepper_state import check_open
 from embodied_env.envs.transition_builder import Info
 from embodied_env.errors import BackendError, ResetNeededError, SlotEndedError, UsageError
 from embodied_env.extensions.vector.batched_steps import FEWEST_SLOTS, ActionRows, BatchedSteps

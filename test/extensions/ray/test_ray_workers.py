@@ -17,8 +17,7 @@ from embodied_env.extensions.evaluation.episode_runner import EvaluationJob, Pol
 from embodied_env.extensions.evaluation.evaluation import evaluate
 from embodied_env.extensions.evaluation.evaluation_engine import Engine
 from embodied_env.extensions.ray import ray_workers
-from embodied_env.extensions.ray.ray_cluster import HostLostError, RayCluster
-from embodied_env.extensions.ray.ray_workers import RayWorkers, WorkerHost, describe_worker
+from embodied_env.extensions.ray.ray_workers import HostLostError, RayCluster, RayWorkers, WorkerHost, describe_worker
 from embodied_env.record import read_run
 
 ARM = embodied_env.load_contract("arm_reach")

@@ -24,7 +24,7 @@ import embodied_env
 from embodied_env.contract import FieldSpec, SensorSpec
 from embodied_env.contract.scan_resampling import resample_scan
 from embodied_env.contract.sensor_schema import ResampleSpec, ResizeSpec
-from embodied_env.core.image_processing import pixels_sha256, resize_image
+from embodied_env.core.reading_conversion import pixels_sha256, resize_image
 from embodied_env.messages.declaration import InvalidReadingError
 from embodied_env.messages.message_types import message_class
 from embodied_env.record import read_run

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from embodied_env.errors import BackendError, BackendNotReadyError, PolicyError
-from embodied_env.extensions.evaluation.episode_scheduler import MOST_ATTEMPTS, EpisodeScheduler, domain_ids
+from embodied_env.extensions.evaluation.evaluation_engine import MOST_ATTEMPTS, EpisodeScheduler, domain_ids
 from embodied_env.extensions.evaluation.local_workers import SHORT_GRACE_S, LocalWorker
 
 

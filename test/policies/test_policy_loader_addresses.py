@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from embodied_env.errors import UsageError
 from embodied_env.plugins.plugin_table import ADDRESSES
-from embodied_env.policies.policy_address import parse_address, parse_server
+from embodied_env.policies.policy_loader import parse_address, parse_server
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from strategies import changed, document, parse
 
 from embodied_env.contract import FieldSpec, SensorSpec
 from embodied_env.contract.sensor_schema import ResizeSpec
-from embodied_env.core.image_processing import resize_image
-from embodied_env.core.reading_conversion import ReadingRules
+from embodied_env.core.reading_conversion import ReadingRules, resize_image
 from embodied_env.errors import ContractError
 from embodied_env.messages.declaration import NO_WINDOW, InvalidReadingError
 

@@ -13,7 +13,7 @@ pytest.importorskip("ray", reason="needs ray: install the extra scale")
 
 SCRIPT = """
 import json, os, pathlib, sys
-from embodied_env.extensions.ray.ray_cluster import RayCluster
+from embodied_env.extensions.ray.ray_workers import RayCluster
 
 before = set(os.environ)
 seen = []
