@@ -90,10 +90,9 @@ GATES = tuple(_CODES_BY_GATE)
 Interlocks come first, then limits, then filters. The last three are not part of the chain.
 """
 
-CODE_TABLE: Mapping[str, Code] = dict(
+CODE_TABLE: Mapping[str, Code] = dict(  # gate code, as in reports and ``end_reason`` -> its declaration, by number
     sorted((pair for codes in _CODES_BY_GATE.values() for pair in codes.items()), key=lambda pair: pair[1].number)
 )
-"""Gate code, as in reports and ``end_reason`` -> its declaration, by number."""
 
 CODES: Mapping[str, int] = {"": 0, **{name: code.number for name, code in CODE_TABLE.items()}}
 """Gate code -> its number in ``info["safety"]["code"]``."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-JOINTS = ("joints", "joint_names", "joint")
-"""Parameters of a controller with the joints that it commands."""
+JOINTS = ("joints", "joint_names", "joint")  # parameters of a controller with the joints that it commands
 
 
 def controller_of(topic: str) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-SOLVED_AT_RESET = "solved_at_reset"
-"""The reset snapshot already satisfied the task."""
-
+SOLVED_AT_RESET = "solved_at_reset"  # the reset snapshot already satisfied the task
 SOLVED_AT_FIRST_STEP = "solved_at_first_step"
 """Success at the first step of a task that does not judge the reset: it may have been solved before."""
 

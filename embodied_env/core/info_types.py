@@ -368,16 +368,12 @@ class ResetDetails(TypedDict):
         dict[Name, Values], "Per reset option, the drawn or given value; the evaluator's only with evaluator_info=True."
     ]
     level: Annotated[str, "Level of the reset, e.g. task or world.", _NOT_EMPTY]
-    routine: Annotated[
-        Routine,
-        "How a robot was moved to its start: by its reset service, by homing through the gate.",
-    ]
+    routine: Annotated[Routine, "How a robot was moved to its start: by its reset service, by homing through the gate."]
     home_offset: Annotated[
         float, "Largest distance of a joint from home after homing, in rad or m. -1: no homing.", Keywords(minimum=-1)
     ]
     confirmed_by: Annotated[
-        Confirmation,
-        "How an operator confirmed that the episode may begin; empty: no confirmation was requested.",
+        Confirmation, "How an operator confirmed that the episode may begin; empty: no confirmation was requested."
     ]
     options_ignored: Annotated[str, "Reset options that this world ignores, separated by commas; empty: none."]
     judged: Annotated[bool, "The task judged the reset snapshot; false: whether it was solved then is not known."]
@@ -393,8 +389,7 @@ class Origin(TypedDict):
     contract: Annotated[str, "Fingerprint of the contract: SHA-256, hexadecimal.", Keywords(pattern="^[0-9a-f]{64}$")]
     backend: Annotated[str, "Name of the backend.", _NOT_EMPTY]
     world: Annotated[
-        World,
-        "World that the commands move: the robot emulator counts as no robot, and a dry run moves nothing.",
+        World, "World that the commands move: the robot emulator counts as no robot, and a dry run moves nothing."
     ]
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from embodied_env.core.code_types import Quality
 
-STAGES = (
+STAGES = (  # stages in the order in which they happen
     "driver_s",
     "transport_s",
     "transport_excess_s",
@@ -44,7 +44,6 @@ STAGES = (
     "jitter_s",
     "overrun_s",
 )
-"""Stages in the order in which they happen."""
 
 ANNOTATED_STAGES = (
     *(f"inference.{name}_s" for name in ("encode", "wire", "server", "decode")),
@@ -58,12 +57,8 @@ INJECTED_STAGES = tuple(f"injected.{name}_s" for name in ("age", "inference", "a
 EXACT = 65_536
 """Number of values of a stage up to which its percentiles are exact; above it they are of a sample of this size."""
 
-Stage = tuple[str, str]
-"""Name of a stage, and of its sensor or ""."""
-
-KEPT = 8192
-"""Default capacity of a `Reservoir`."""
-
+Stage = tuple[str, str]  # name of a stage, and of its sensor or ""
+KEPT = 8192  # default capacity of a `Reservoir`
 _OK = int(Quality.OK)
 _GATHERED_STEPS = 64  # added at once
 _PERCENTILES = (50.0, 95.0, 99.0)

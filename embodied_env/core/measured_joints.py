@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from embodied_env.contract.actuator_schema import ActuatorSpec
     from embodied_env.contract.sensor_schema import SensorSpec
 
-Reading = tuple[Mapping[str, NDArray[Any]], float]
-"""The fields of one message, and its age in s."""
-
+Reading = tuple[Mapping[str, NDArray[Any]], float]  # the fields of one message, and its age in s
 TURN = 2.0 * math.pi
 
 _ODOMETRY = "nav_msgs/msg/Odometry"

@@ -15,12 +15,11 @@ if TYPE_CHECKING:
     from embodied_env.contract import Contract, FloatArray
 
 ODOMETRY = "nav_msgs/msg/Odometry"
-AXES: Mapping[str, tuple[str, float]] = {
+AXES: Mapping[str, tuple[str, float]] = {  # axis -> its unit, and the velocity up to which a base counts as standing
     "linear.x": ("m/s", 0.05),
     "linear.y": ("m/s", 0.05),
     "angular.z": ("rad/s", 0.1),
 }
-"""Axis -> its unit, and the velocity up to which a base counts as standing."""
 
 _WINDOW_NS = NS_PER_S  # velocities are means over this time
 _LAG_NS = NS_PER_S  # a base may follow its commands this much later

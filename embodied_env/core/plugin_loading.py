@@ -15,7 +15,7 @@ from embodied_env.processes.signals import Terminated
 if TYPE_CHECKING:
     from embodied_env.contract import Contract
 
-PARTS: Mapping[str, str] = {
+PARTS: Mapping[str, str] = {  # objects of extensions that the core uses where they are installed
     "contract_init": "embodied_env.extensions.contract_init.contract_init_cli:",
     "load_team": "embodied_env.extensions.teams.team_file:load_team",
     "load_simulator_profile": "embodied_env.extensions.gazebo.external_sim_profile:load_simulator_profile",
@@ -23,7 +23,6 @@ PARTS: Mapping[str, str] = {
     "gazebo_version_checks": "embodied_env.extensions.gazebo.simulator_survey:version_checks",
     "survey_simulator": "embodied_env.extensions.gazebo.simulator_survey:survey_simulator",
 }
-"""Objects of extensions that the core uses where they are installed."""
 
 _PACKAGES = {  # where the names differ
     "PIL": "pillow",

@@ -21,9 +21,7 @@ from embodied_env.processes.signals import Terminated
 
 Observation = Mapping[str, NDArray[Any]]
 
-PolicyFunction = Callable[[Observation], Any]
-"""Returns an action of the contract's action space."""
-
+PolicyFunction = Callable[[Observation], Any]  # returns an action of the contract's action space
 CHUNK_MODES = ("wait", "replace", "crossfade", "ensemble", "rtc")
 """Hand-over from one action chunk to the next; ``wait``: it is computed when the last one has ended."""
 

@@ -18,8 +18,7 @@ try:
 except ImportError:
     raise MissingDependencyError("scipy", needed_for="this statistical analysis") from None
 
-POWER = 0.8
-"""Probability of finding a difference, for the sizes of samples."""
+POWER = 0.8  # probability of finding a difference, for the sizes of samples
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,7 @@ from embodied_env.errors import escaped
 if TYPE_CHECKING:
     from rich.console import Console
 
-LINE_PERIOD_S = 10.0
-"""Time between two lines of progress."""
-
+LINE_PERIOD_S = 10.0  # time between two lines of progress
 _PIPE_WIDTH = 200  # columns, if stdout is not a terminal
 
 

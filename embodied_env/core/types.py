@@ -289,9 +289,7 @@ class ActionChunk:
     actions: FloatArray  # shape (n, n_joints), in contract order; the first is for the step after `born`
 
 
-CHUNK = "chunk"
-"""Name in ``info["annotations"]`` of the account of an action chunk."""
-
+CHUNK = "chunk"  # name in ``info["annotations"]`` of the account of an action chunk
 OWN_ANNOTATIONS = ("action_stages", "grippers", "instruction", "setpoints", "trajectory")
 """Names in ``info["annotations"]`` that only the environment itself writes."""
 

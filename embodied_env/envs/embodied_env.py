@@ -30,13 +30,7 @@ from embodied_env.envs.env_options import EnvOptions
 from embodied_env.envs.filters_from_contract import recorded_files
 from embodied_env.envs.observation_builder import Observation
 from embodied_env.envs.observers import open_observers
-from embodied_env.envs.option_checks import (
-    check_seed,
-    draw_world_seed,
-    rebuild,
-    resolve_contract,
-    split_options,
-)
+from embodied_env.envs.option_checks import check_seed, draw_world_seed, rebuild, resolve_contract, split_options
 from embodied_env.envs.render_modes import RENDER_MODES, Rendering
 from embodied_env.envs.stepper import Stepper
 from embodied_env.envs.stepper_env import StepperEnv

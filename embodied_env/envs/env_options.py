@@ -96,8 +96,7 @@ class BackendOptions(TypedDict, total=False):
         ),
     ]
     launch: Annotated[
-        bool | Mapping[str, str],
-        Option("start the server: True, or its arguments", default=False, backends="`gazebo`"),
+        bool | Mapping[str, str], Option("start the server: True, or its arguments", default=False, backends="`gazebo`")
     ]
     connect_timeout_s: Annotated[
         float | None,
@@ -168,8 +167,7 @@ class BackendOptions(TypedDict, total=False):
     ]
     faults: Annotated[Sequence[Any], Option("scripted faults, for tests", "none", backends="`fake`")]
     free_running: Annotated[
-        bool,
-        Option("simulate a world that does not wait, for tests", default=False, backends="`fake`", argument=_ON),
+        bool, Option("simulate a world that does not wait, for tests", default=False, backends="`fake`", argument=_ON)
     ]
 
 
@@ -178,10 +176,7 @@ class SharedOptions(BackendOptions, total=False):
 
     backend: Annotated[
         "BackendName | str",
-        Option(
-            f"name of the backend: {', '.join(_BACKENDS)}, or that of a plug-in",
-            default="mujoco",
-        ),
+        Option(f"name of the backend: {', '.join(_BACKENDS)}, or that of a plug-in", default="mujoco"),
     ]
     render_mode: Annotated[
         str | None, Option("rgb_array, rgb_array_list or human, where the backend offers it", "none")
@@ -242,11 +237,7 @@ class EnvOptions(SharedOptions, total=False):
     ]
     fifo_priority: Annotated[
         int | None,
-        Option(
-            "SCHED_FIFO priority of the stepping thread, 1 to 99",
-            "none",
-            argument={"type": int, "metavar": "N"},
-        ),
+        Option("SCHED_FIFO priority of the stepping thread, 1 to 99", "none", argument={"type": int, "metavar": "N"}),
     ]
     switch_interval_s: Annotated[
         float | None,

@@ -14,13 +14,7 @@ from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.argument_checks import checked_count, checked_flag, checked_path
 from embodied_env.contract.contract_loader import save_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.envs.env_options import (
-    DEFAULTS,
-    EnvOptions,
-    MakeOptions,
-    RecordedOptions,
-    with_documented_options,
-)
+from embodied_env.envs.env_options import DEFAULTS, EnvOptions, MakeOptions, RecordedOptions, with_documented_options
 from embodied_env.envs.observation_builder import Observation
 from embodied_env.envs.option_checks import changed_options, split_options
 from embodied_env.errors import UsageError

@@ -36,15 +36,9 @@ from embodied_env.errors import PolicyError, UsageError, described
 from embodied_env.policies.policy_calls import PolicyCalls
 from embodied_env.policies.policy_model import ModelPolicy
 
-OVERLAP = 4
-"""Steps in which ``crossfade`` blends two chunks, and which ``rtc`` adds to the prefix."""
-
-DECAY = 0.01
-"""Decay of the weights of ``ensemble``, from the oldest chunk to the newest, as in ACT."""
-
-UNDERRUN = "chunk underrun"
-"""Reason of a step without an action."""
-
+OVERLAP = 4  # steps in which ``crossfade`` blends two chunks, and which ``rtc`` adds to the prefix
+DECAY = 0.01  # decay of the weights of ``ensemble``, from the oldest chunk to the newest, as in ACT
+UNDERRUN = "chunk underrun"  # reason of a step without an action
 TIMEOUT_S = 60.0
 """Time limit of the first chunk of an episode and of `reset`; longer than the timeouts of policy servers."""
 
@@ -285,13 +279,7 @@ class ChunkRunner:
         is_faded = self.mode == "crossfade" and self._chunks
         overlap = min(self._overlap, self._chunks[-1].left(step), born + len(actions) - step) if is_faded else 0
         new = Chunk(
-            number=self._answers,
-            born=born,
-            first=step,
-            overlap=overlap,
-            actions=actions,
-            returned=chunk,
-            prompt=prompt,
+            number=self._answers, born=born, first=step, overlap=overlap, actions=actions, returned=chunk, prompt=prompt
         )
         self._answers, self._missing = self._answers + 1, _NO_CHUNK
         if not new.left(step):

@@ -18,17 +18,14 @@ from embodied_env.policies.lerobot_checkpoint import read_mapping, read_normaliz
 from embodied_env.policies.normalization import Normalization
 from embodied_env.policies.policy_model import ArraySpec, Inputs, Outputs, PolicyModel
 
-TASK = "task"
-"""Input of a language-conditioned policy: its instruction."""
-
+TASK = "task"  # input of a language-conditioned policy: its instruction
 _MIGRATE = "migrate it: python -m lerobot.processor.migrate_policy_normalization --pretrained-path DIR"
-_FILES = {
+_FILES = {  # the files of a policy since LeRobot 0.4, and what to do without one
     "config.json": "give the folder pretrained_model of a checkpoint; nothing is downloaded",
     "model.safetensors": "save it with save_pretrained of LeRobot; weights in pickle (.bin, .pt) are never read",
     "policy_preprocessor.json": _MIGRATE,
     "policy_postprocessor.json": _MIGRATE,
 }
-"""The files of a policy since LeRobot 0.4, and what to do without one."""
 
 _DEVICE = "device_processor"
 WITHOUT_TEXT = ("act", "diffusion", "gaussian_actor", "sac", "tdmpc", "vqbet")

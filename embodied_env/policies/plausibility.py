@@ -14,12 +14,8 @@ from embodied_env.core.policy import Observation
 from embodied_env.policies.policy_model import ModelPolicy, NormalizingModel
 from embodied_env.safety.action_parsing import MalformedActionError, parse_action
 
-MOST_DEVIATIONS = 6.0
-"""Largest distance of an input from the statistics of its training, in standard deviations."""
-
-MOST_OUTSIDE = 0.5
-"""Largest distance of an action from its space, as a share of the width of the space."""
-
+MOST_DEVIATIONS = 6.0  # largest distance of an input from the statistics of its training, in standard deviations
+MOST_OUTSIDE = 0.5  # largest distance of an action from its space, as a share of the width of the space
 _MOST_SHOWN = 10
 
 

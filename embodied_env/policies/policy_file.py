@@ -27,9 +27,7 @@ from embodied_env.errors import ContractError, UsageError
 
 SCHEMA = "embodied_env/policy/1"
 SUFFIX = ".policy.yaml"
-MOST_DATA_BYTES = 8 * 2**20
-"""Maximum size of the data files that a policy file names, together."""
-
+MOST_DATA_BYTES = 8 * 2**20  # maximum size of the data files that a policy file names, together
 _OWN = ("source", "text", "files")  # fields that are no keys
 _MOST_SHOWN = 5  # differences of a contract
 _MOST_VALUES = 2**20  # values of an output
@@ -52,19 +50,16 @@ Steps: TypeAlias = Annotated[
     Such(expected="different steps", holds=lambda steps: 0 < len(steps) == len({*steps})),
 ]
 
-Numbers: TypeAlias = Quantity | tuple[Quantity, ...]
-"""One number for all components, or one each."""
-
+Numbers: TypeAlias = Quantity | tuple[Quantity, ...]  # one number for all components, or one each
 TRANSFORMS = ("reciprocal_from", "direction_from")
 """Keys of an input part that transform the value of the field; at most one is given."""
 
-STATISTICS: Mapping[str, tuple[str, str]] = {
+STATISTICS: Mapping[str, tuple[str, str]] = {  # the statistics of each method, as LeRobot and openpi name them
     "mean_std": ("mean", "std"),
     "min_max": ("min", "max"),
     "quantiles": ("q01", "q99"),
     "quantiles10": ("q10", "q90"),
 }
-"""The statistics of each method, as LeRobot and openpi name them."""
 
 
 @dataclass(frozen=True, kw_only=True)

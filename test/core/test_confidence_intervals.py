@@ -38,11 +38,6 @@ def test_interval_equals_scipy_and_mirrors_with_failures(trials, data):
     assert (1 - mirrored[1], 1 - mirrored[0]) == pytest.approx((low, high))
 
 
-def test_more_trials_narrow_the_interval_and_more_confidence_widens_it():
-    few, many, sure = share_interval(0.5, 10), share_interval(0.5, 1000), share_interval(0.5, 10, confidence=0.99)
-    assert sure[0] < few[0] < many[0] < many[1] < few[1] < sure[1]
-
-
 @QUICK
 @given(shares, counts)
 def test_interval_contains_the_share_within_0_and_1(share, count):

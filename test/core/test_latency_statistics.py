@@ -2,7 +2,6 @@
 
 import json
 import math
-import pickle
 
 import numpy as np
 import pytest
@@ -60,31 +59,12 @@ def test_info_without_latency_is_ignored(info):
     assert latency_statistics([info]) == {}
 
 
-def test_statistics_may_be_read_at_any_time():
-    stream = LatencyStatistics()
-    stream.add(of_gate(1.0))
-    before = stream.statistics()
-    stream.add(of_gate(3.0))
-    assert (before["gate_s"].count, stream.statistics()["gate_s"].count) == (1, 2)
-
-
 def test_beyond_capacity_count_and_maximum_are_exact(monkeypatch):
     monkeypatch.setattr(statistics, "EXACT", 2000)
     values = np.random.default_rng(5).permutation(20_000) / 20_000
     (found,) = latency_statistics(map(of_gate, values.tolist())).values()
     assert (found.count, found.max_s) == (20_000, values.max())
     assert [found.p50_s, found.p95_s, found.p99_s] == pytest.approx([0.5, 0.95, 0.99], abs=0.05)
-
-
-def test_memory_of_statistics_does_not_grow_with_the_steps(monkeypatch):
-    monkeypatch.setattr(statistics, "EXACT", 100)
-    stream = LatencyStatistics()
-    sizes = []
-    for step in range(1, 8193):
-        stream.add(of_gate(step / 8192))
-        if step % 2048 == 0:
-            sizes.append(len(pickle.dumps(stream)))
-    assert max(sizes) - min(sizes) < 64
 
 
 @pytest.fixture(scope="module")

@@ -46,19 +46,6 @@ def test_tables_are_escaped_except_their_style(cell):
     assert "\x1b[1m" in printed  # its own
 
 
-def test_brackets_are_not_markup():
-    file = io.StringIO()
-    make_console(file=file, width=200).print("run [/x] [red]y[/red]")
-    assert file.getvalue() == "run [/x] [red]y[/red]\n"
-
-
-@pytest.mark.needs("report")
-def test_pages_show_escaped_control_characters():
-    from embodied_env.extensions.report.html_pages import text
-
-    assert text(HOSTILE) == SHOWN
-
-
 @given(st.text())
 def test_escaped_json_has_the_same_value(value):
     assert json.loads(printable(json.dumps(value))) == value

@@ -120,11 +120,6 @@ def test_a_malformed_chunk_brakes_for_one_step(env, base, chunk):
     assert base.step_index == 1
 
 
-def test_malformed_chunks_in_a_row_end_the_episode(env):
-    ends = [env.step(None)[-1]["end_reason"] for _ in range(3)]
-    assert ends == ["", "", "safety_stop:form.repeated"]
-
-
 def test_a_malformed_chunk_brakes_through_wrappers_that_transform_actions(base):
     env = ActionChunks(RescaleAction(base, np.float64(-2), np.float64(2)), 4)
     env.reset(seed=1)
@@ -194,12 +189,6 @@ def test_a_chunk_before_the_reset_and_after_a_failed_step_is_rejected(close_late
         give(env)
     with pytest.raises(ResetNeededError):
         give(env)
-
-
-def test_a_rejected_reset_keeps_the_running_episode(env):
-    with pytest.raises(UsageError, match="unknown reset option 'nowhere'"):
-        env.reset(options={"nowhere": 1.0})
-    assert env.step(numbered(1, 4))[4]["chunk_result"]["executed"] == 4
 
 
 def test_a_chunk_does_not_continue_into_an_episode_started_by_an_inner_wrapper(base):

@@ -38,11 +38,6 @@ def test_check_env_of_stable_baselines_finds_nothing(name, backend, close_later)
     checker.check_env(env, warn=name != "door_open")  # its images of depth are no uint8, which warns
 
 
-@UNBOUNDED
-def test_check_env_finds_nothing_in_a_registered_environment(close_later):
-    check_env(close_later(gymnasium.make(ID, backend="fake")).unwrapped)
-
-
 def test_infos_have_no_keys_of_gymnasium_and_sb3_which_wrappers_add():
     env = RecordEpisodeStatistics(gymnasium.make(ID, backend="fake", clock="virtual"))
     infos, done = [env.reset(seed=1)[1]], False

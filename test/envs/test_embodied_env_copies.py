@@ -42,13 +42,6 @@ def test_a_copy_behaves_like_the_original_and_outlives_it(way):
     np.testing.assert_equal(rollout(twin), rollout(COPIES[way](env)))
 
 
-def test_wrappers_are_copied_with_the_environment(close_later):
-    twin = close_later(duplicate(embodied_env.make("arm_reach", backend="fake", max_episode_steps=2)))
-    twin.reset(seed=1)
-    twin.step(twin.action_space.sample())
-    assert twin.step(twin.action_space.sample())[3]
-
-
 def test_a_copy_of_an_open_simulation_made_during_a_step_is_not_opened(close_later):
     env = close_later(EmbodiedEnv("arm_reach", backend="fake"))
     env.reset(seed=1)
@@ -78,11 +71,6 @@ def test_a_copy_over_ros_opens_nothing(options):
     assert "not opened" in repr(twin)
 
 
-def test_a_contract_survives_pickling():
-    contract = embodied_env.load_contract("door_open")
-    assert pickle.loads(pickle.dumps(contract)) == contract  # noqa: S301 - our own bytes
-
-
 def test_copied_recorder_records_into_a_new_directory(tmp_path):
     env = embodied_env.make("arm_reach", backend="fake", record=tmp_path, max_episode_steps=9)
     env.policy = {"name": "noise"}
@@ -93,14 +81,6 @@ def test_copied_recorder_records_into_a_new_directory(tmp_path):
     assert env.path != twin.path
     for each in (env, twin):
         assert_sound(each.path)
-
-
-def test_chunks_are_copied_with_their_recorder(close_later, tmp_path):
-    env = embodied_env.ActionChunks(embodied_env.make("arm_reach", backend="fake", record=tmp_path), 2)
-    twin = close_later(duplicate(env))
-    env.close()
-    twin.reset(seed=1)
-    assert twin.step(twin.action_space.sample())[4]["chunk_result"]["executed"] == 2
 
 
 @pytest.mark.needs("vector")

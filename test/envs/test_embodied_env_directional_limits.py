@@ -9,7 +9,6 @@ from evidence import assert_replays, assert_sound
 
 import embodied_env
 from embodied_env.core.code_table import CODES
-from embodied_env.errors import UsageError
 from embodied_env.record import read_run
 
 CART = embodied_env.load_contract("cart_goal")
@@ -65,14 +64,6 @@ def test_limits_that_are_equal_in_both_directions_are_recorded_as_one(tmp_path):
     (*_, row) = read_run(env.path).transitions()
     names = ["joints", "position_low", "position_high", "velocity", "acceleration", "deceleration", "jerk"]
     assert list(row["inner"]["external_inputs"]["limits"]) == names
-
-
-def test_a_limit_may_not_be_looser_than_the_contract_in_either_direction():
-    with embodied_env.make(cart((-0.2, 0.8)), backend="fake") as env:
-        env.reset(seed=1)
-        for looser in (0.3, (-0.3, 0.1), (0.0, 0.9)):
-            with pytest.raises(UsageError, match=r"limit not tighter: velocity\w* of linear.x"):
-                env.unwrapped.change_limits({"linear.x": replace(OWN, velocity=looser)})
 
 
 @pytest.mark.parametrize(("scale", "action"), [("normalized", -1.0), ("physical", -0.5)])

@@ -38,11 +38,6 @@ def keys_of(values):
     return set(values).union(*parts)
 
 
-def test_equal_seeds_give_equal_infos_by_the_steady_clock():
-    first, second = (play(embodied_env.make("arm_reach", backend="fake")) for _ in range(2))
-    np.testing.assert_equal(first, second)
-
-
 @pytest.mark.parametrize("call", ["reset", "step"])
 def test_the_marked_keys_of_the_schema_are_absent(call):
     env = embodied_env.make("arm_reach", backend="fake", host_timing=True)
@@ -90,21 +85,6 @@ def test_the_time_of_rendering_is_part_of_that_of_the_world(clock, tmp_path):
     paced = embodied_env.make("door_open", backend="mujoco", pacing="realtime")
     assert not paced.unwrapped.stepper.capabilities.renders_images  # not by the step
     paced.close()
-
-
-@pytest.mark.needs("teams")
-@pytest.mark.parametrize("host_timing", [True, False])
-def test_a_team_follows_the_option(host_timing, tmp_path):
-    pytest.importorskip("pettingzoo")
-    env = embodied_env.parallel_env("two_carts", backend="fake", host_timing=host_timing, record=tmp_path)
-    infos = env.reset(seed=1)[1]
-    still = {agent: np.zeros(2) for agent in env.agents}
-    stepped = env.step(still)[4]
-    env.close()
-    assert all(("duration_s" in info["reset"]) is host_timing for info in infos.values())
-    assert all(("latency_ms" in info) is host_timing for info in stepped.values())
-    (row,) = read_run(env.run_directory("cart_1")).transitions()
-    assert row["info"]["latency_ms"] >= 0.0
 
 
 @pytest.mark.needs("vector")

@@ -34,12 +34,6 @@ def test_the_prompt_of_an_episode_is_that_of_the_contract_unless_its_reset_has_a
     assert env.reset()[1]["instruction"] == DEFAULT
 
 
-def test_a_contract_without_a_prompt_has_an_empty_one(close_later):
-    plain = replace(ARM, task=replace(ARM.task, instruction=None))
-    env = close_later(embodied_env.make(plain, backend="fake", clock="virtual"))
-    assert env.reset()[1]["instruction"] == env.step(HOLD)[4]["instruction"] == ""
-
-
 def test_a_prompt_between_two_steps_takes_effect_in_the_next_one_which_has_the_one_before(env):
     with pytest.raises(ResetNeededError, match=r"instruct\(\) outside an episode"):
         env.unwrapped.instruct("wave")

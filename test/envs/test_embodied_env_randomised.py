@@ -46,15 +46,6 @@ def test_an_observed_option_is_in_the_space_and_constant_in_every_step() -> None
     env.close()
 
 
-def test_a_scalar_is_observed_in_shape_1() -> None:
-    option = {"type": "scalar", "low": 0.25, "high": 0.5, "observed": True}
-    env = EmbodiedEnv(strategies.parse(strategies.changed("reset_options.height", option)), backend="fake")
-    observation, info = env.reset(seed=2, options={"height": 0.375})
-    assert env.observation_space["height"].shape == observation["height"].shape == (1,)
-    assert observation["height"] == info["reset"]["sampled"]["height"] == 0.375
-    env.close()
-
-
 def test_the_task_reads_the_drawn_and_the_given_goal() -> None:
     env = EmbodiedEnv(with_bins(), backend="fake")
     for seed in range(6):

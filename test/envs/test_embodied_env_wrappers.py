@@ -275,20 +275,6 @@ def test_gymnasium_rejects_the_bare_environment_with_this_reason(contract, make,
         row.wrap(make(contract))
 
 
-@pytest.mark.parametrize(
-    "name", [row.name for row in TABLE if row.verdict == AS_IT_IS and row.name != "FilterObservation"]
-)
-def test_wrappers_also_work_after_flattening(make, name):
-    skip_without_packages(ROWS[name])
-    episode(wrap_all(make(CONTRACTS[0]), "FlattenObservation", name))
-
-
-def test_only_the_filter_has_to_come_before_flattening(make):
-    flat = wrap_all(make(CONTRACTS[0]), "FlattenObservation")
-    with pytest.raises(ValueError, match="only usable with `Dict` and `Tuple` observations"):
-        wrappers.FilterObservation(flat, ["joints_position"])
-
-
 def test_a_camera_image_works_with_image_wrappers(make):
     env, key = next(
         (env, key)
@@ -301,17 +287,6 @@ def test_a_camera_image_works_with_image_wrappers(make):
     grey = wrap_all(image, "GrayscaleObservation", "FrameStackObservation")
     episode(grey)
     assert grey.observation_space.shape == (3, *box.shape[:2])
-
-
-def test_a_wrapper_that_draws_changes_the_worlds_of_resets_without_a_seed(make):
-    worlds = []
-    for steps in (1, 2):
-        env = wrap_all(make("arm_reach"), "StickyAction")
-        env.reset(seed=3)
-        for _ in range(steps + 1):  # the first action is never sticky
-            env.step(np.zeros(6))
-        worlds.append(env.reset()[1]["reset"]["seed_applied"])
-    assert worlds[0] != worlds[1]
 
 
 @contextlib.contextmanager
@@ -404,12 +379,3 @@ def test_a_finite_horizon_terminates_and_counts_down_and_a_time_limit_truncates(
             gymnasium.spaces.unflatten(space, each) if wrap == ("FlattenObservation",) else each for each, *_ in seen
         ]
         assert [each["time_remaining"].tolist() for each in seen] == [[1.0], [2 / 3], [1 / 3], [0.0]]
-
-
-def test_time_awareness_finds_the_limit_given_to_make_and_to_gymnasium(make, close_later):
-    registered = gymnasium.make("embodied_env/ArmReach-v0", backend="fake", clock="virtual", max_episode_steps=2)
-    for inner in (make("arm_reach", max_episode_steps=2), registered):
-        env = close_later(wrap_all(inner, "TimeAwareObservation"))
-        seen = run_out(env)
-        assert env.get_wrapper_attr("max_timesteps") == 2
-        assert (len(seen), seen[-1][1:3]) == (3, (False, True))

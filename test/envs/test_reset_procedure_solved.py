@@ -135,19 +135,6 @@ def test_a_success_is_rated_after_an_unsolved_reset_or_after_the_first_step(tmp_
     assert tuple(found) == expected
 
 
-def test_an_episode_solved_at_reset_is_never_rated(tmp_path):
-    contract = small("resettable_tasks:Solved", episode__horizon_steps=1)
-    env = RecordTransitions(EmbodiedEnv(contract, backend="fake"), tmp_path)
-    env.reset(seed=1)
-    env.unwrapped.stepper.backend.halt("lost")
-    *_, truncated, _ = env.step(np.zeros(2))
-    env.close()
-    summary = summary_of(env.path)
-    assert truncated
-    assert (summary["truncated"], summary["rated"], summary["rated_terminated"]) == (1, 0, 0)
-    assert (summary["solved_at_reset"], summary["success_rate"]) == (1, None)
-
-
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory):
     """Record four episodes that succeed at their first step, the first and third of which were solved at reset."""
@@ -193,17 +180,6 @@ def test_the_report_excludes_solved_episodes_from_the_rate(mixed, tmp_path):
     assert "2 of 2 episodes" in text
     assert "solved at reset, before the policy acted: 2 (excluded from success rates)" in text
     assert "solved at reset or first step: in no rate" in text
-
-
-@pytest.mark.needs("comparison", "report")
-def test_a_comparison_excludes_solved_episodes(mixed, tmp_path, capsys):
-    page = tmp_path / "compare.html"
-    assert main(["compare", str(mixed), str(mixed), "--json", "-o", str(page)]) == 0
-    comparison = json.loads(capsys.readouterr().out)["runs"]
-    assert [(each["summary"]["solved_at_reset"], each["summary"]["rated"]) for each in comparison] == [(2, 2)] * 2
-    text = page.read_text(encoding="utf-8")
-    assert "Run A: episodes solved at reset" in text
-    assert "Run B: episodes solved at reset" in text
 
 
 @pytest.mark.needs("evaluation")
@@ -274,13 +250,6 @@ def near(radius_m):
     return replace(DWELL, task=replace(DWELL.task, parameters={**DWELL.task.parameters, "radius_m": radius_m}))
 
 
-def test_a_dwell_time_restarts_in_each_episode(close_later):
-    env = close_later(EmbodiedEnv(near(5.0), backend="fake"))
-    for _ in range(2):
-        assert not env.reset(seed=1)[1]["reset"]["solved"]
-        assert [env.step(np.zeros(6))[2] for _ in range(3)] == [False, False, True]
-
-
 @pytest.mark.needs("vector")
 def test_each_slot_of_a_vector_has_its_own_task_state():
     def slots(slot):
@@ -302,29 +271,6 @@ def test_each_slot_of_a_vector_has_its_own_task_state():
     assert len({id(env.unwrapped.stepper.task) for env in envs}) == 2
     for env in (vector, single):
         env.close()
-
-
-@pytest.mark.needs("teams")
-def test_each_robot_of_a_team_has_its_own_task_state(close_later):
-    pytest.importorskip("pettingzoo", reason="needs the extra multi")
-    from embodied_env.extensions.teams.team_file import load_team
-
-    team = load_team("two_carts")
-    agents = {}
-    for name, contract in team.agents.items():
-        sensors = {"tip": contract.task.parameters["pose"], "goal": contract.task.parameters["goal"]}
-        task = TaskSpec(type="resettable_tasks:Dwell", parameters={**sensors, "radius_m": 0.1, "steps": 3})
-        agents[name] = replace(contract, task=task)
-    env = close_later(embodied_env.parallel_env(replace(team, agents=agents), clock="virtual"))
-    for seed in (1, 2):
-        env.reset(seed=seed)
-        for _ in range(2):
-            _, rewards, *_ = env.step({name: np.array([0.5, 0.2]) for name in env.agents})
-            for name, reward in rewards.items():
-                pose, goal = (agents[name].task.parameters[key] for key in ("tip", "goal"))
-                seen = (env._agent_envs[name].last_reset, env.last_transition(name).snapshot)
-                errors = [s.samples[goal].values["position"] - s.samples[pose].values["position"] for s in seen]
-                assert reward == float(np.linalg.norm(errors[1] - errors[0]))
 
 
 @pytest.fixture(scope="module")

@@ -339,14 +339,6 @@ def test_a_rejected_reset_keeps_the_running_episode_and_another_discards_its_ste
     assert scene.step().info["step_index"] == 1
 
 
-def test_reset_info_describes_the_reset(scene):
-    info = scene.reset(seed=99)[1]
-    assert info["reset"]["seed_applied"] == 99
-    assert info["reset"]["level"] == "task"
-    assert info["reset"]["sensors_verified"] == 4
-    assert (info["step_index"], info["end_reason"], info["is_success"]) == (0, "", False)
-
-
 @pytest.mark.parametrize("error", [BackendNotReadyError("not awake"), BackendLostError("listener", "receiving failed")])
 def test_a_world_that_is_not_ready_or_lost_at_its_reset_raises_and_the_next_reset_retries(scene, monkeypatch, error):
     with monkeypatch.context() as patch:

@@ -1,6 +1,5 @@
 """`NoAction` and annotations are held, recorded, audited and replayed."""
 
-import contextlib
 import json
 from typing import Any
 
@@ -103,19 +102,6 @@ def test_annotations_are_in_the_info_of_their_step_alone_and_are_copies():
         assert "annotations" not in env.step(NOW)[-1]
 
 
-@pytest.mark.needs("vector")
-def test_slots_of_a_vector_have_annotations_of_their_own():
-    with contextlib.closing(embodied_env.make_vec(IMPATIENT, num_envs=2, backend="fake", clock="virtual")) as envs:
-        envs.reset(seed=1)
-        slots: Any = envs.envs
-        for env, value in zip(slots, (1, None), strict=True):
-            env.unwrapped.annotate("chunk", {"age": value})
-        infos = envs.step([NOW, NOW])[-1]
-        assert "annotations" not in infos  # no array holds a number and None
-        noted = [env.unwrapped.last_transition.info["annotations"] for env in slots]
-        assert noted == [{"chunk": {"age": 1}}, {"chunk": {"age": None}}]
-
-
 @pytest.mark.needs("explain")
 def test_the_inference_on_a_policy_server_is_explained_and_counted():
     account = {"encode_s": 0.001, "wire_s": 0.004, "server_s": None, "decode_s": 0.002, "late": 2, "lost": 0}
@@ -207,19 +193,6 @@ def test_one_slot_may_have_no_action():
     *_, infos = envs.step([NOW, np.zeros(6)])
     envs.close()
     assert [each == Severity.HOLD for each in infos["safety"]["disposition"]] == [True, False]
-
-
-@pytest.mark.needs("teams")
-def test_one_agent_may_have_no_action():
-    team = embodied_env.parallel_env("two_carts", backend="mujoco", clock="virtual")
-    team.reset(seed=0)
-    first, second = team.agents
-    team.annotate(first, "note", {"a": 1})
-    *_, infos = team.step({first: NOW, second: np.zeros(2)})
-    noted = team.last_transition(first).external_inputs.annotations
-    team.close()
-    assert [infos[each]["safety"]["disposition"] == Severity.HOLD for each in (first, second)] == [True, False]
-    assert noted == {"note": {"a": 1}}
 
 
 @pytest.mark.parametrize(

@@ -160,13 +160,6 @@ def test_actions_in_lockstep_are_those_without_a_thread(mode):
     assert joined()
 
 
-def test_replace_in_lockstep_is_wait():
-    asynchronous, synchronous = (
-        Steps(ChunkRunner(Scripted(5, bias=0.3), chunks)).values(23) for chunks in ("replace", "wait")
-    )
-    assert asynchronous == synchronous
-
-
 def test_a_policy_without_chunks_in_lockstep():
     policy = Scripted()
     policy.answer = np.zeros(6)
@@ -550,19 +543,6 @@ def test_a_time_limit_beyond_the_watchdogs_warns_where_a_step_waits(caplog, mode
     assert ("openpi://gpu: timeout_s of 0.7 s (expected at most 0.4 s" in caplog.text) is warns
 
 
-def test_a_policy_that_hangs_when_it_is_closed(hanging, monkeypatch):
-    monkeypatch.setattr("embodied_env.policies.policy_calls.STOP_TIMEOUT_S", 0.05)
-    hanging.gate.release()
-    runner = ChunkRunner(hanging, "replace", pacing="realtime")
-    steps = Steps(runner)
-    for _ in range(3):
-        steps.take()
-    with pytest.raises(PolicyError, match=r"policy hangs: no answer for 0.05 s"):
-        runner.close()
-    runner.close()
-    assert hanging.closed == 0
-
-
 def test_an_interrupt_ends_the_wait_for_a_hanging_policy(hanging):
     runner = ChunkRunner(hanging, "replace", pacing="realtime")
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -637,25 +617,6 @@ def test_the_actions_of_a_chunk_are_in_the_account_of_its_first_step(mode):
             found.append((steps.account["id"], steps.account["born"], [float(action[0]) for action in steps.actions]))
     expected = [(number, born, [born + i + 0.5 * number for i in range(16)]) for number, born in enumerate(policy.seen)]
     assert found == expected
-
-
-def test_a_chunk_that_came_late_takes_effect_in_the_step_in_which_it_is_executed_first():
-    with Timed(Scripted(), "replace", 4) as timed:
-        found = []
-        for step in range(1, 40):
-            timed.take()
-            if timed.steps.actions is not None:
-                found.append(step - 1 - timed.steps.account["born"])
-        assert found[0] == 0
-        assert set(found[1:]) == {4}
-
-
-def test_single_actions_of_a_policy_are_no_chunk():
-    policy = Scripted()
-    policy.answer = np.zeros(6)
-    steps = Steps(ChunkRunner(policy, "wait"))
-    steps.take()
-    assert (steps.account, steps.actions) == ({}, None)
 
 
 class Prompted(Scripted):
@@ -764,12 +725,6 @@ def test_actions_by_actuator_are_one_array_in_contract_order(tmp_path):
     assert place == [0, 1, 3, 0]
     np.testing.assert_array_equal(found, [[0.1 * i] * 4 + [i, 0.0] for i in range(3)])
     assert_sound(path)
-
-
-def test_actions_that_are_not_finite_are_recorded(tmp_path):
-    actions = np.full((2, 6), np.nan)
-    ((*_, found),) = chunks_of(annotated_run(tmp_path, ARM, actions))
-    np.testing.assert_array_equal(found, actions)
 
 
 def test_a_malformed_chunk_is_not_recorded(tmp_path):
@@ -921,11 +876,3 @@ def test_no_underrun_in_real_time(tmp_path):
     still = InEnvironment()
     still.scale = 0.0
     assert replay_policy(result.path, still, chunks="crossfade").first is None
-
-
-@pytest.mark.needs("evaluation")
-@pytest.mark.long
-@pytest.mark.realtime
-def test_no_underrun_in_a_thousand_steps(tmp_path):
-    _, rows, accounts = run_in_real_time(tmp_path, steps=1000, period_s=0.05)
-    assert (len(rows), accounts[-1]["underruns"]) == (1000, 0)

@@ -268,25 +268,6 @@ def test_a_binary_gripper_opens_above_half_of_the_range_of_a_lerobot_gripper(kin
         np.testing.assert_allclose(scale.to_si(clipped), [np.radians(9.0), position])
 
 
-def test_a_gripper_that_closes_towards_larger_positions_has_its_sign_changed(tmp_path):
-    contract = gripper_contract(tmp_path, gripper_text().replace("open: 0.8, closed: 0.0", "open: 0.0, closed: 0.8"))
-    finger = {"joints": ["j2"], "unit": "0..100", "sign": -1, "offset": 100.0}
-    document = {
-        "inputs": {"state": {"parts": [{"field": "joints_position", **finger}]}},
-        "outputs": {
-            "action": {
-                "parts": [{"actuator": "arm", "joints": ["j1"], "unit": "deg"}, {"actuator": "gripper", **finger}]
-            }
-        },
-        "limits": {"j2": [0.0, 0.8]},
-    }
-    found, scale = parsed(document, contract), ActionLayout(contract).scale
-    for value, position in ((0.0, 0.8), (30.0, 0.8), (70.0, 0.0), (100.0, 0.0)):
-        seen = {"joints_position": np.array([0.0, 0.8 - 0.008 * value])}
-        np.testing.assert_allclose(found.to_inputs(seen)["state"], value, atol=1e-9)
-        np.testing.assert_allclose(scale.to_si(flat(act(found, [9.0, value], seen))), [np.radians(9.0), position])
-
-
 def test_relative_chunk_is_relative_to_its_own_observation():
     parts = [
         {"actuator": "arm", "joints": list(JOINTS), "unit": "deg", "mode": "relative"},

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from repeating_stage import RepeatingStage
 from shipped_contracts import changed_contract
 
 import embodied_env
-from embodied_env.cli.main import main
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import (
     BatchPolicy,
@@ -75,10 +73,6 @@ def module(tmp_path, monkeypatch):
 
 def load(address, **options):
     return embodied_env.load_policy(address, ARM, **options)
-
-
-def test_a_contract_may_be_given_by_name():
-    assert loader.load_policy("random", "arm_reach")({}).shape == (6,)
 
 
 def test_callable_of_a_module_is_a_policy_with_the_hash_of_its_source(module):
@@ -245,14 +239,6 @@ def test_a_chunk_of_several_actuators_is_split():
     assert [(each["arm"].tolist(), each["hand"]) for each in chunk] == [([1.0, 2.0], [5.0]), ([3.0, 4.0], [6.0])]
 
 
-def test_the_rest_of_a_chunk_is_a_copy():
-    answer = np.zeros((2, 6))
-    runner = ChunkRunner(as_policy(lambda _: answer))
-    runner({})
-    answer[:] = 1.0  # such as a buffer that all slots of a batch share
-    assert not runner({}).any()
-
-
 @pytest.mark.needs("evaluation", "replay")
 def test_a_chunk_ends_with_its_episode_in_an_evaluation(tmp_path, monkeypatch):
     from embodied_env.extensions.evaluation.evaluation import evaluate
@@ -312,19 +298,6 @@ def test_replay_of_a_policy_skips_what_follows_a_missing_row(tmp_path, monkeypat
     rows = Run.rows
     monkeypatch.setattr(Run, "rows", lambda run: (row for row in rows(run) if row["row"] not in (3, 6)))
     assert [(each.steps, each.first) for each in replay_policy(run, act).episodes] == [(2, None)]
-
-
-@pytest.mark.needs("evaluation")
-def test_a_policy_that_raises_in_reset_is_named(tmp_path, monkeypatch, capsys):
-    (tmp_path / "failing_policies.py").write_text(
-        "class Failing:\n"
-        "    def reset(self, seed):\n        raise TypeError(seed)\n"
-        "    def __call__(self, observation):\n        return [0.0] * 6\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    arguments = ("--policy", "failing_policies:Failing()", "--backend", "fake", "--out", str(tmp_path / "runs"))
-    assert main(["evaluate", "arm_reach", "--episodes", "1", *arguments]) == 1
-    assert "failed in the reset of episode 1: TypeError" in capsys.readouterr().err
 
 
 @pytest.mark.needs("evaluation")
@@ -464,8 +437,3 @@ def test_each_agent_of_a_team_has_a_policy_of_its_own():
     for number, policy in enumerate(made.values()):
         first, second = [("reset", policy_seed(1 + number, index), index) for index in range(2)]
         assert policy.calls == [first, "act", second, "act", "close"]
-
-
-def test_public_names():
-    assert embodied_env.load_policy is loader.load_policy
-    assert Path(loader.__file__).parent.name == "policies"

@@ -133,11 +133,6 @@ def test_graph_is_bounded(monkeypatch):
         check_graph("wide", onnx_models.model(nodes, [], []))
 
 
-def test_a_flood_of_fields_is_refused():
-    with pytest.raises(UsageError, match=r"too large: flood .expected at most 500000 fields"):
-        check_graph("flood", onnx_models.part(7, onnx_models.part(1, b"") * 500_001))
-
-
 def test_a_field_is_not_hidden_from_the_check():
     number = onnx_models.varint((7 << 3 | 2) + 2**32)  # protobuf reads 7, the graph
     with pytest.raises(UsageError, match="a field of a number above"):

@@ -7,8 +7,7 @@ import argparse
 from embodied_env.cli.verb_arguments import add_json, add_options, add_seed, integer_from
 from embodied_env.errors import UsageError
 
-ENGINES = ("local", "ray")
-"""Engines of worker processes."""
+ENGINES = ("local", "ray")  # engines of worker processes
 
 
 _MOST_BYTES = 2**20  # of a file of prompts

@@ -44,12 +44,8 @@ _CLUSTER_WORKERS = "embodied_env.extensions.ray.ray_workers:RayWorkers"
 _STEP_S, _PERIODS = 1.0, 10  # limit of a step: seconds, or control periods
 _RESET_S, _RESETS = 30.0, 2  # reset time if the profile declares none, and the safety factor on either
 
-MOST_ATTEMPTS = 3
-"""Attempts at one episode, and at starting a worker."""
-
-DOMAINS = 102
-"""Number of ROS domains whose ports are outside Linux's ephemeral range."""
-
+MOST_ATTEMPTS = 3  # attempts at one episode, and at starting a worker
+DOMAINS = 102  # number of ROS domains whose ports are outside Linux's ephemeral range
 _START_S = 120.0  # time for a worker to import its policy and make its environment
 
 

@@ -34,15 +34,9 @@ from embodied_env.extensions.evaluation.episode_runner import EvaluationJob
 from embodied_env.processes.child_process import Child, ProcessSpec
 
 MODULE = "embodied_env.extensions.evaluation.evaluation_worker"
-GRACE_S = 20.0
-"""Time for a worker to close its environment and its run."""
-
-SHORT_GRACE_S = 1.0
-"""The same after an interrupt, and for a hung worker."""
-
-CONNECT_S = 120.0
-"""Time for a worker to connect after its start."""
-
+GRACE_S = 20.0  # time for a worker to close its environment and its run
+SHORT_GRACE_S = 1.0  # the same after an interrupt, and for a hung worker
+CONNECT_S = 120.0  # time for a worker to connect after its start
 Message = Mapping[str, Any]
 
 _POLL_INTERVAL_S = 0.2

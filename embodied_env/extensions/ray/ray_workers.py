@@ -38,7 +38,7 @@ from embodied_env.extensions.evaluation.local_workers import (
     grace_after,
 )
 
-FORWARDED_VARIABLES = (
+FORWARDED_VARIABLES = (  # prefixes of the environment variables that every worker on every node gets from the caller
     "ROS_",
     "RMW_",
     "FASTRTPS_",
@@ -49,11 +49,8 @@ FORWARDED_VARIABLES = (
     "MKL_",
     "OPENBLAS_",
 )
-"""Prefixes of the environment variables that every worker on every node gets from the caller."""
 
-PLACING_S = 120.0
-"""Time limit for the cluster to place the first worker, s."""
-
+PLACING_S = 120.0  # time limit for the cluster to place the first worker, s
 _POLL_INTERVAL_S = 0.2
 _HOST_S = 10.0  # response time of a host, in addition to the grace period of its worker
 

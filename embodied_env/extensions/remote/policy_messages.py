@@ -31,9 +31,7 @@ from embodied_env.policies.policy_model import ArraySpec
 
 import_library = functools.partial(import_optional, needed_for="a policy server")
 
-EXTENSION = "embodied_env"
-"""Key of what this package adds to openpi's metadata, requests and answers."""
-
+EXTENSION = "embodied_env"  # key of what this package adds to openpi's metadata, requests and answers
 MOST_BYTES, MOST_ANSWER_BYTES = 2**26, 2**24
 """Limits of a request to a server, and of an answer, which must not take longer than a step to decode."""
 

@@ -87,12 +87,6 @@ def test_pacing_and_scheduling_are_recorded_in_manifest(tmp_path, capsys, short)
     assert manifest["scheduling"]["switch_interval_s"] == {"asked": 0.002, "in_force": pytest.approx(0.002)}
 
 
-@pytest.mark.parametrize(("option", "value"), [("record_messages", True), ("compression", "lz4")])
-def test_make_with_an_option_of_the_record_requires_record(option, value):
-    with pytest.raises(UsageError, match=f"{option}={value!r} without record"):
-        embodied_env.make("arm_reach", backend="fake", **{option: value})
-
-
 @pytest.mark.parametrize("compression", ["lz4", "none"])
 def test_the_record_is_compressed_as_requested(tmp_path, short, compression):
     words = ["evaluate", short, "--backend", "fake", "--policy", "hold", "--episodes", "1", "--out", str(tmp_path)]

@@ -18,11 +18,7 @@ from embodied_env.contract.contract_loader import dump_contract
 from embodied_env.core.policy import policy_seed
 from embodied_env.errors import RecordError, UsageError
 from embodied_env.extensions.evaluation.episode_runner import EpisodeRunner, EvaluationJob, PolicySource
-from embodied_env.extensions.evaluation.evaluation_engine import (
-    Engine,
-    longest_episode_s,
-    merged_summary,
-)
+from embodied_env.extensions.evaluation.evaluation_engine import Engine, longest_episode_s, merged_summary
 from embodied_env.extensions.evaluation.local_workers import SHORT_GRACE_S
 from embodied_env.record import read_run
 

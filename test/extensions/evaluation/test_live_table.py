@@ -3,7 +3,6 @@ from shipped_contracts import changed_contract
 
 import embodied_env
 from embodied_env.core.code_table import CODES
-from embodied_env.core.terminal import LINE_PERIOD_S
 from embodied_env.extensions.evaluation.evaluation import evaluate
 from embodied_env.extensions.evaluation.live_table import LiveAccount, LiveTable
 
@@ -66,16 +65,6 @@ def test_missed_deadlines_accumulate_over_episodes():
     assert rows(*story)["missed deadlines"] == "6"
 
 
-def test_unmeasured_values_are_not_shown():
-    unmeasured = info()
-    unmeasured["latency"]["quality"]["period_s"] = 8
-    assert "rate" not in rows(unmeasured)
-
-
-def test_run_without_steps_has_no_clipped_share():
-    assert rows()["clipped steps"] == "n/a"
-
-
 class EventLog:
     """An observer that stores its events."""
 
@@ -129,11 +118,3 @@ def test_a_redirected_display_prints_a_line_every_period(capsys):
         "arm_reach · hold: 0 of 2 episodes; episode 1 of 2, step 10 of 200; success so far 0 of 0 ended, 10 s",
         "arm_reach · hold: 1 of 2 episodes; episode 1 of 2, step 20 of 200; success so far 0 of 1 ended (0 %), 20 s",
     ]
-
-
-def test_a_redirected_display_of_worker_processes_counts_episodes(capsys):
-    now_s = 0.0
-    with LiveTable(ARM, "hold", 2, 2, clock=lambda: now_s) as view:
-        now_s += LINE_PERIOD_S
-        view.ended(1)
-        assert "arm_reach · hold: 1 of 2 episodes, 10 s" in capsys.readouterr().err.splitlines()

@@ -17,7 +17,6 @@ import onnx_models
 import openpi_messages
 import pytest
 from gymnasium import spaces
-from shipped_contracts import changed_contract
 
 import embodied_env
 from embodied_env.cli.main import main
@@ -314,14 +313,6 @@ def test_client_executes_as_many_actions_of_a_chunk_as_the_served_policy(serve):
     ARM.observation_space.seed(3)
     assert remote(ARM.observation_space.sample()).shape == (8, 6)
     remote.close()
-
-
-def test_policy_served_for_another_contract_is_refused(serve):
-    port = serve(ServedPolicy(embodied_env.load_policy("hold", ARM), ARM), contract=ARM)
-    other = changed_contract(ARM, {"control_period_s": 0.1})
-    problem = f"is served for another contract: {ARM.fingerprint:.12} \\(expected {other.fingerprint:.12}, arm_reach\\)"
-    with pytest.raises(UsageError, match=problem):
-        embodied_env.load_policy(f"openpi://127.0.0.1:{port}", other)
 
 
 def wait_for_line(process):

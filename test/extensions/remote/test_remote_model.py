@@ -178,13 +178,6 @@ def test_a_wrong_answer_is_counted_and_the_next_one_is_used(load, reply, problem
         np.testing.assert_array_equal(model.infer(STATE)["actions"], CHUNK + 1)
 
 
-def test_booleans_are_refused_in_the_first_answer(load):
-    with serve_openpi(lambda *_: {"actions": CHUNK > 0}) as (address, _):
-        model = load(f"openpi://{address}")
-        assert "bool [2, 6] (expected numbers" in model.infer(STATE).reason
-        assert problems(model) == {"malformed": 1}
-
-
 @pytest.mark.parametrize("is_between", [False, True])
 def test_the_reason_with_which_a_server_closes_is_kept(load, caplog, is_between):
     def answer(request, connection):

@@ -10,17 +10,16 @@ import time
 import numpy as np
 import pytest
 from evidence import assert_sound
-from policy_server_faults import AT_LOAD, FAULTS, StandIn
+from policy_server_faults import FAULTS, StandIn
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 pytest.importorskip("websockets", reason="needs websockets")
 
 from remote_policy import PolicyEpisode, RemoteEpisode, check_continuation, check_fault, check_loss
-from robot_rig import ARM, ENVIRONMENT, Rig
+from robot_rig import ENVIRONMENT, Rig
 
-import embodied_env
 from embodied_env.core.policy import FunctionPolicy, PolicyIdentity
-from embodied_env.errors import PolicyError, UsageError
+from embodied_env.errors import PolicyError
 from embodied_env.policies.chunk_execution import UNDERRUN, ChunkRunner
 
 pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime, pytest.mark.long]
@@ -135,12 +134,3 @@ def test_restarted_server_with_another_model(rig, stand_in, record_property):
         stand_in.set("another_model")
         remote.episode.inject(lambda: stand_in.set("reset"))
         check_loss(remote, "server restarted with other metadata", record_property)
-
-
-@pytest.mark.parametrize("name", AT_LOAD)
-def test_fault_at_load_moves_nothing(rig, stand_in, name):
-    episode = rig.begin()
-    stand_in.set(name)
-    with pytest.raises(UsageError, match=AT_LOAD[name]):
-        embodied_env.load_policy(f"openpi://127.0.0.1:{stand_in.port}?connect_timeout_s=0.2", ARM)
-    assert all(values == episode.published[0] for values in episode.published)
