@@ -26,9 +26,9 @@ from embodied_env.envs.stepper_state import Lifecycle, State
 from embodied_env.envs.transition_builder import reset_report
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.processes.signals import deferred_signals
+from embodied_env.safety.findings import safety_input_findings
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.homing import HomingContext, HomingMotion
-from embodied_env.safety.input_findings import safety_input_findings
 from embodied_env.tasks import ResettableTask, Task
 from embodied_env.tasks.judging import judge_reset
 from embodied_env.timing.clock import NS_PER_S, Clock

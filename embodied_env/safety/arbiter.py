@@ -16,8 +16,9 @@ from embodied_env.errors import BackendError, BackendLostError, ClosedError
 from embodied_env.processes.signals import deferred_signals
 from embodied_env.safety.approved_commands import state_after, without_acceleration
 from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.publishing.protocol import LastWrite, Publishing
+from embodied_env.safety.publishing import Publishing
 from embodied_env.safety.publishing.setpoints import Setpoints
+from embodied_env.safety.publishing.single import LastWrite
 from embodied_env.timing.clock import NS_PER_S, Clock
 
 _MAX_FUTILE_PERIODS = 20  # periods of braking without effect

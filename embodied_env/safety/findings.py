@@ -9,8 +9,9 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.core.code_table import CODES, GATES
+from embodied_env.core.code_table import CODE_TABLE, CODES, GATES
 from embodied_env.core.code_types import Severity
+from embodied_env.core.safety_input_state import InputState, InputStates, InputStatus
 from embodied_env.core.types import Finding
 
 NO_SEVERITY, NO_CODE = np.zeros(len(GATES), dtype=np.int8), np.zeros(len(GATES), dtype=np.int16)
@@ -18,6 +19,20 @@ NO_SEVERITY, NO_CODE = np.zeros(len(GATES), dtype=np.int8), np.zeros(len(GATES),
 
 _INDICES = {gate: index for index, gate in enumerate(GATES)}
 _severity_of = attrgetter("severity")
+
+_INPUT_CODES: Mapping[InputStatus, str] = {
+    InputStatus.ACTIVE: "estop.active",
+    InputStatus.EXPIRED: "estop.expired",
+    InputStatus.UNKNOWN: "estop.unknown",
+    InputStatus.PROTECTIVE_STOP: "robot.protective_stop",
+    InputStatus.LAPSED: "robot.inactive",
+    InputStatus.INACTIVE: "robot.inactive",
+    InputStatus.UNCLEAR: "robot.contention",
+    InputStatus.CONTENTION: "robot.contention",
+    InputStatus.RESTARTED: "robot.restarted",
+    InputStatus.SILENT: "gripper.silent",
+}
+_UNCONFIRMED = (InputStatus.LAPSED, InputStatus.UNCLEAR)  # the next message or poll confirms them, or not
 
 
 def gate_arrays(findings: Sequence[Finding]) -> tuple[NDArray[np.int8], NDArray[np.int16]]:
@@ -63,6 +78,18 @@ def latched_finding(latched: Finding) -> Finding:
     """Return the finding that reports the latch `latched`."""
     code = "latch.estop" if latched.severity is Severity.ESTOP else "latch.stop"
     return Finding(gate="latch", severity=latched.severity, code=code, detail=f"latched by {latched.code}")
+
+
+def safety_input_findings(inputs: InputStates) -> list[Finding]:
+    """Return a finding for each safety input that is not ok, where anything but a state counts as unknown."""
+    findings = []
+    for name, state in inputs.items():
+        status = state.status if isinstance(state, InputState) else InputStatus.UNKNOWN
+        if status is not InputStatus.OK:
+            code = _INPUT_CODES[status]
+            severity = Severity.HOLD if status in _UNCONFIRMED else CODE_TABLE[code].severity
+            findings.append(Finding(gate="estop", severity=severity, code=code, detail=f"{name} is {state}"))
+    return findings
 
 
 def modification(

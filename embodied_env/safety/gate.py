@@ -22,8 +22,7 @@ from embodied_env.processes.signals import Terminated
 from embodied_env.safety.action_parsing import NO_ACTION, MalformedActionError, parse_action
 from embodied_env.safety.command_filters import CommandFilter
 from embodied_env.safety.command_limiter import CommandLimiter, are_representable
-from embodied_env.safety.findings import latched_finding, worst_severity
-from embodied_env.safety.input_findings import safety_input_findings
+from embodied_env.safety.findings import latched_finding, safety_input_findings, worst_severity
 from embodied_env.safety.interlocks.plugin_interlock import make_interlocks
 from embodied_env.safety.intervention_rate import InterventionRate
 

@@ -22,7 +22,7 @@ from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.safety.approved_commands import merge_relay_report
 from embodied_env.safety.arbiter import Arbiter
 from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.joint_limits import joint_bounds, limit_joint
+from embodied_env.safety.joint_limits import joint_bounds, limit_joints
 from embodied_env.timing.clock import NS_PER_S, Clock
 
 _MAX_HELD_PERIODS = 20  # held commands in a row before homing fails
@@ -160,17 +160,15 @@ class HomingMotion:
         """Return the flat action that leads slowly towards home, with room to brake before it."""
         if not dt_s > 0.0:
             return self._gate.hold_action(reference)
-        smooth, jerks = self._approach_positions(reference, dt_s), self._gate.limits.jerk
-        target = np.zeros(self._layout.size)
-        state = zip(reference.positions.tolist(), reference.velocities.tolist(), self._goal.tolist(), strict=True)
-        for i, ((x, v, home), bounds) in enumerate(zip(state, joint_bounds(self._gate.limits), strict=True)):
-            if self._goes[i] and np.isfinite(jerks[i]):
-                target[i] = smooth[i]
-            elif self._goes[i]:
-                is_last = abs(home - x) <= _LAST * bounds.deceleration * dt_s * dt_s
-                between = bounds if is_last else replace(bounds, low=min(x, home), high=max(x, home))
-                target[i] = limit_joint(x, v, home, between, dt_s).position
-        return self._gate.smooth_action(target, reference, dt_s)
+        limits, goal = self._gate.limits, self._goal.tolist()
+        positions, velocities = reference.positions.tolist(), reference.velocities.tolist()
+        bounds = joint_bounds(limits)
+        for i, (b, x, home) in enumerate(zip(bounds, positions, goal, strict=True)):
+            if abs(home - x) > _LAST * b.deceleration * dt_s * dt_s:
+                bounds[i] = replace(b, low=min(x, home), high=max(x, home))
+        braking, _, _ = limit_joints(positions, velocities, bounds, goal, [False] * len(goal), dt_s)
+        target = np.where(np.isfinite(limits.jerk), self._approach_positions(reference, dt_s), braking)
+        return self._gate.smooth_action(np.where(self._goes, target, 0.0), reference, dt_s)
 
     def _approach_positions(self, reference: CommandState, dt_s: float) -> FloatArray:
         """Return each joint's position after `dt_s` on a smooth approach, which never overshoots home.

@@ -67,7 +67,6 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,19 +106,6 @@ class JointBounds:
         object.__setattr__(self, "is_goal", math.isinf(self.velocity_high))
         extent = max((abs(end) for end in (self.low, self.high) if math.isfinite(end)), default=0.0)
         object.__setattr__(self, "extent", extent)
-
-
-class JointStep(NamedTuple):
-    """The limited step of one joint.
-
-    `code` is "" if the target was kept bit for bit; otherwise it names the limit, `bound` its value in the unit of the
-    command. The code "limits.infeasible" means that no velocity is within every limit; the joint then brakes.
-    """
-
-    position: float
-    velocity: float
-    code: str
-    bound: float
 
 
 _Interval = tuple[float, float, tuple[float, float, float], tuple[float, float, float]]
@@ -169,7 +155,7 @@ def limit_joints(
     reached: list[float] = []
     chosen: list[float] = []
     limited: dict[int, tuple[str, float]] = {}
-    intervals = _velocity_intervals(positions, velocities, bounds, dt_s)
+    intervals = velocity_intervals(positions, velocities, bounds, dt_s)
     rows = zip(positions, velocities, bounds, targets, is_velocity, intervals, strict=True)
     for x, v, b, target, by_velocity, interval in rows:
         w = target if by_velocity else (target - x) / dt_s
@@ -182,18 +168,6 @@ def limit_joints(
         reached.append(y)
         chosen.append(w)
     return reached, chosen, limited
-
-
-def limit_joint(position: float, velocity: float, target: float, bounds: JointBounds, dt_s: float) -> JointStep:
-    """Return the step of one joint towards the position `target` (`limit_joints`)."""
-    (reached,), (chosen,), limited = limit_joints([position], [velocity], [bounds], [target], [False], dt_s)
-    return JointStep(reached, chosen, *limited.get(0, ("", reached)))
-
-
-def limit_velocity(position: float, velocity: float, desired: float, bounds: JointBounds, dt_s: float) -> JointStep:
-    """Return the step of one joint at the velocity `desired` (`limit_joints`)."""
-    (reached,), (chosen,), limited = limit_joints([position], [velocity], [bounds], [desired], [True], dt_s)
-    return JointStep(reached, chosen, *limited.get(0, ("", chosen)))
 
 
 def find_violation(  # noqa: C901, PLR0911, PLR0912 - one return per rule
@@ -254,15 +228,6 @@ def limit_violation(
     return "" if found is None else found[1]
 
 
-def velocity_interval(position: float, velocity: float, bounds: JointBounds, dt_s: float) -> tuple[float, float]:
-    """Return [lower, upper], the admissible velocities of the next step of `dt_s` > 0 seconds.
-
-    lower > upper means that the state is outside the safe set: no velocity is within every limit.
-    """
-    ((lower, upper, _, _),) = _velocity_intervals([position], [velocity], [bounds], dt_s)
-    return lower, upper
-
-
 def is_unrecoverable(position: float, velocity: float, bounds: JointBounds, dt_s: float) -> bool:
     """Return whether the state is outside the safe set, where no velocity keeps every limit, by more than rounding.
 
@@ -270,7 +235,7 @@ def is_unrecoverable(position: float, velocity: float, bounds: JointBounds, dt_s
     """
     if bounds.is_goal:
         return False
-    lower, upper = velocity_interval(position, velocity, bounds, dt_s)
+    ((lower, upper, _, _),) = velocity_intervals([position], [velocity], [bounds], dt_s)
     return lower - upper > 2.0 * (_ROUNDING * max(bounds.extent, abs(position)) / dt_s)
 
 
@@ -368,12 +333,13 @@ def keeps_jerk(changes: FloatArray, limits: EffectiveLimits, dt_s: float) -> np.
     return is_limited.any() & (np.abs(changes) <= allowed).all(axis=-1)
 
 
-def _velocity_intervals(
+def velocity_intervals(
     positions: Sequence[float], velocities: Sequence[float], bounds: Sequence[JointBounds], dt_s: float
 ) -> list[_Interval]:
-    """Return the interval of each joint and the speeds from which it follows, by the formulas of the module docstring.
+    """Return the admissible velocities of the next step of each joint, and the speeds from which they follow.
 
-    The interval of a goal has no meaning.
+    By the formulas of the module docstring. lower > upper means that the state is outside the safe set: no velocity is
+    within every limit. The interval of a goal has no meaning.
     """
     intervals = []
     for x, v, b in zip(positions, velocities, bounds, strict=True):

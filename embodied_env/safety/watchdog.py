@@ -12,8 +12,8 @@ from embodied_env.core.safety_input_state import INPUT_UNKNOWN, InputStates
 from embodied_env.core.types import Finding
 from embodied_env.errors import BackendError, InternalFaultError
 from embodied_env.safety.arbiter import Arbiter
+from embodied_env.safety.findings import safety_input_findings
 from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.input_findings import safety_input_findings
 from embodied_env.timing.clock import NS_PER_S, Clock
 
 _IDLE_S = 0.1  # between two looks at `stop` while the robot is at rest

@@ -10,19 +10,13 @@ from gate_actions import MIXED_TEXT
 from hypothesis import given
 from hypothesis import strategies as st
 from safety_strategies import bounds, examples, finite_vectors, rounding, steps_of_time
+from single_joint import limit_velocity, velocity_interval
 
 from embodied_env.contract import load_contract, parse_contract
 from embodied_env.core.code_types import Severity
 from embodied_env.core.types import CommandState, Finding
 from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.joint_limits import (
-    brake_velocity,
-    joint_bounds,
-    limit_velocity,
-    limit_violation,
-    lowered_velocity,
-    velocity_interval,
-)
+from embodied_env.safety.joint_limits import brake_velocity, joint_bounds, limit_violation, lowered_velocity
 
 LAYOUT = SafetyGate(CONTRACT).layout
 LIMITS = LAYOUT.limits

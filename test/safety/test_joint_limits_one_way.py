@@ -9,6 +9,7 @@ from gate_actions import BACKWARDS, FORWARDS
 from hypothesis import given
 from hypothesis import strategies as st
 from safety_strategies import any_time, contract_of, examples, journeys, safe_state, situations
+from single_joint import limit_joint, limit_velocity, velocity_interval
 
 from embodied_env.contract import JointLimits
 from embodied_env.core.code_types import Severity
@@ -16,14 +17,7 @@ from embodied_env.core.types import CommandState, Finding
 from embodied_env.safety.approved_commands import state_after
 from embodied_env.safety.command_filters import FilterDecision
 from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.joint_limits import (
-    braking_bounds,
-    joint_bounds,
-    limit_joint,
-    limit_velocity,
-    limit_violation,
-    velocity_interval,
-)
+from embodied_env.safety.joint_limits import braking_bounds, joint_bounds, limit_violation
 
 PERIOD_S = 0.05
 HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")

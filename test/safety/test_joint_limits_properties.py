@@ -27,15 +27,9 @@ from safety_strategies import (
     steps_of_time,
     stopping_excess,
 )
+from single_joint import JointStep, limit_joint, velocity_interval
 
-from embodied_env.safety.joint_limits import (
-    JointBounds,
-    JointStep,
-    brake_velocity,
-    limit_joint,
-    limit_violation,
-    velocity_interval,
-)
+from embodied_env.safety.joint_limits import JointBounds, brake_velocity, limit_violation
 
 
 def step_to(s, target: float) -> JointStep:

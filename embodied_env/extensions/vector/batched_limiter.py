@@ -179,7 +179,7 @@ class BatchedBounds:
 
 
 class LimitedSteps(NamedTuple):
-    """The limited steps of all joints (`JointStep`), shape (n_slots, n_joints).
+    """The limited steps of all joints, shape (n_slots, n_joints).
 
     `codes` are numbers of `CODES`, 0 where the target was kept bit for bit. Where not `are_feasible` the other values
     are undefined.
@@ -200,7 +200,7 @@ def clipped(values: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray
 def limit_joint_batch(
     positions: FloatArray, velocities: FloatArray, targets: FloatArray, bounds: BatchedBounds, dt_s: float
 ) -> LimitedSteps:
-    """Return the admissible steps of `dt_s` > 0 nearest to finite targets (`limit_joint`, `limit_velocity`).
+    """Return the admissible steps of `dt_s` > 0 nearest to finite targets (`limit_joints`).
 
     Targets are velocities where joints are commanded by velocity.
     """
@@ -251,7 +251,7 @@ def keep_limits(
     bounds: BatchedBounds,
     dt_s: float,
 ) -> BoolArray:
-    """Return which joints' steps are within every limit, independently of `limit_joint_batch` (`limit_violation`)."""
+    """Return which joints' steps are within every limit, independently of `limit_joint_batch` (`find_violation`)."""
     x, v, next_x, next_v = positions, velocities, next_positions, next_velocities
     allowed = 1e-9 * bounds.fastest + 2.0 * _rounding_of_step(x, next_x, bounds, dt_s)
     low, high = np.minimum(bounds.low, x), np.maximum(bounds.high, x)

@@ -18,7 +18,7 @@ from embodied_env.messages.any_message import follow
 from embodied_env.messages.declaration import Message
 from embodied_env.messages.message_types import message_class
 from embodied_env.ros.transport.setup_checks import apt_package
-from embodied_env.safety.input_findings import safety_input_findings
+from embodied_env.safety.findings import safety_input_findings
 from embodied_env.timing.clock import NS_PER_S, Clock
 
 Kind = Literal["estop", "robot_mode"]

@@ -39,7 +39,7 @@ from embodied_env.ros.wire.sensor_buffer import SensorReader, stamp_ns
 from embodied_env.ros.wire.stamp_translation import SYNCED_TOLERANCE_S, suspect_clock
 from embodied_env.ros.wire.transforms import as_it_comes
 from embodied_env.ros.wire.world_clock import ClockSpec
-from embodied_env.safety.input_findings import safety_input_findings
+from embodied_env.safety.findings import safety_input_findings
 from embodied_env.timing.clock import NS_PER_S, Clock, SteadyClock
 
 _POLL_S = 0.05

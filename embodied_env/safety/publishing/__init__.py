@@ -1,4 +1,8 @@
-"""Ways to publish commands as one message each, as setpoints between steps, or as trajectories."""
+"""Ways to publish commands as one message each, as setpoints between steps, or as trajectories.
+
+A way of publishing decides what is published when, and from which reference the next command is limited. It sends
+nothing itself: only `Arbiter.write` does, and every rule about late commands is enforced there.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,11 @@ from collections.abc import Callable
 
 from embodied_env.contract import FloatArray
 from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.publishing.protocol import Publishing
 from embodied_env.safety.publishing.setpoints import Setpoints
 from embodied_env.safety.publishing.single import SingleCommands
 from embodied_env.safety.publishing.trajectory import Trajectories
 
-__all__ = ["Publishing", "make_publishing"]
+Publishing = SingleCommands | Trajectories
 
 
 def make_publishing(

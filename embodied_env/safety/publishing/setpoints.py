@@ -15,20 +15,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
 from embodied_env.contract import FloatArray
 from embodied_env.core.code_types import Severity
-from embodied_env.core.types import ApprovedCommand, CommandState, Finding, SentCommand
+from embodied_env.core.types import ApprovedCommand, CommandState, Finding, SentCommand, WriteDelay
 from embodied_env.safety.approved_commands import state_after
 from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.publishing.protocol import Writer
-from embodied_env.safety.publishing.single import SingleCommands
-from embodied_env.timing.clock import NS_PER_S
+from embodied_env.safety.publishing.single import LastWrite, SingleCommands
+from embodied_env.timing.clock import NS_PER_S, Clock
 
 _NO_SPEED = 1e-9  # share of the velocity limit that counts as rest
 _NO_COMMAND = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold", detail="no command after the last one")
+
+
+class _Writer(Protocol):
+    """Part of the arbiter that setpoints use, with its lock held during each call."""
+
+    clock: Clock
+    reference: CommandState
+    last: LastWrite
+    delay: WriteDelay | None
+    judged_ns: int
+
+    def check_open(self) -> None: ...
+    def last_published(self, now_ns: int) -> tuple[CommandState, float]: ...
+    def write(self, command: ApprovedCommand, *, interval_ns: int | None = None) -> SentCommand: ...
+    def brake(self, finding: Finding) -> ApprovedCommand: ...
+    def settle(self, command: ApprovedCommand) -> ApprovedCommand: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +108,7 @@ class Setpoints(SingleCommands):
         self._start = replace(segment.goal, seq=published.seq)
         return self._start, min((now_ns - segment.approved_ns) / NS_PER_S, self._period_s)
 
-    def send(self, arbiter: Writer, command: ApprovedCommand) -> SentCommand:
+    def send(self, arbiter: _Writer, command: ApprovedCommand) -> SentCommand:
         """Publish the first setpoint towards `command` when it is due."""
         arbiter.check_open()
         judged_ns, approved_ns, due_ns = arbiter.judged_ns, arbiter.clock.now_ns(), self.due_ns(arbiter.reference)
@@ -113,7 +129,7 @@ class Setpoints(SingleCommands):
         """Return when the next setpoint is due, or None while the robot is commanded to be at rest."""
         return None if self._segment is None and not reference.velocities.any() else self._due_ns
 
-    def send_setpoint(self, arbiter: Writer) -> None:
+    def send_setpoint(self, arbiter: _Writer) -> None:
         """Publish the next setpoint of the motion in progress if it is due, or brake to rest without one."""
         due_ns, now_ns, segment = self.due_ns(arbiter.reference), arbiter.clock.now_ns(), self._segment
         if due_ns is None or now_ns < due_ns:
@@ -131,7 +147,7 @@ class Setpoints(SingleCommands):
         worst_s = max(gaps_ns, default=0) / NS_PER_S
         return {"rate_hz": self._per_step / self._period_s, "sent": len(gaps_ns), "worst_gap_s": worst_s}
 
-    def _publish(self, arbiter: Writer, segment: Segment, now_ns: int, *, is_moving: bool) -> SentCommand:
+    def _publish(self, arbiter: _Writer, segment: Segment, now_ns: int, *, is_moving: bool) -> SentCommand:
         """Approve and publish the setpoint of `now_ns`.
 
         In motion, a late one catches up at most one that was missed. If the braking of one interval takes its place,
@@ -151,7 +167,7 @@ class Setpoints(SingleCommands):
         """Set the deadline after `now_ns` on the grid of `due_ns`, and skip missed ones without a burst."""
         self._due_ns = due_ns + self._interval_ns * ((now_ns - due_ns) // self._interval_ns + 1)
 
-    def _segment_to(self, command: ApprovedCommand, arbiter: Writer, *, approved_ns: int, now_ns: int) -> Segment:
+    def _segment_to(self, command: ApprovedCommand, arbiter: _Writer, *, approved_ns: int, now_ns: int) -> Segment:
         """Return the segment from the last published setpoint to `command`, of which the first setpoint is due now."""
         published = arbiter.reference
         goal = state_after(published if self._start is None else self._start, command, self._gate.layout.is_velocity)

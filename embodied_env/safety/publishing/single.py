@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from embodied_env.contract import FloatArray
-from embodied_env.core.types import ApprovedCommand, CommandState
+from embodied_env.core.types import ApprovedCommand, CommandState, Trajectory
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import joint_bounds, lowered_velocity
-from embodied_env.safety.publishing.protocol import LastWrite
 from embodied_env.timing.clock import NS_PER_S
 
 _STALL_PERIODS = 3  # control periods without a command after which position servos have arrived
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastWrite:
+    """Last write, whose message the robot received from `before_ns` to `after_ns` on the steady clock."""
+
+    before_ns: int
+    after_ns: int
+    trajectory: Trajectory | None = None
 
 
 class SingleCommands:
@@ -23,6 +31,9 @@ class SingleCommands:
 
     dt is the time since the last publication, at most one control period, so a pause never enlarges the allowed jump.
     After a pause the reference velocities are lowered towards the measured motion, never raised.
+
+    Attributes:
+        tick_s: time between two commands that brake to rest.
     """
 
     def __init__(

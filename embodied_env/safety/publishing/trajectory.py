@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from embodied_env.core.types import ApprovedCommand, CommandState
 from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.publishing.protocol import LastWrite
+from embodied_env.safety.publishing.single import LastWrite
 
 _STEP_LEAD_DIVISOR, _WRITE_LEAD_DIVISOR = 4, 8  # parts of a period by which a point must be ahead
 

@@ -30,9 +30,8 @@ from embodied_env.core.safety_input_state import InputStates, texts_of
 from embodied_env.core.types import ApprovedCommand, Finding, SentCommand
 from embodied_env.errors import InternalFaultError
 from embodied_env.safety.arbiter import Arbiter
-from embodied_env.safety.findings import latched_finding
+from embodied_env.safety.findings import latched_finding, safety_input_findings
 from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.input_findings import safety_input_findings
 from embodied_env.safety.publishing import make_publishing
 from embodied_env.safety.relay.relay_checks import check_relayed
 from embodied_env.safety.relay.relay_protocol import (

@@ -21,6 +21,7 @@ from safety_strategies import (
     situations,
     with_safety,
 )
+from single_joint import limit_joint, limit_velocity, velocity_interval
 
 from embodied_env import load_contract
 from embodied_env.contract.actuator_schema import EffectiveLimits, JointLimits
@@ -40,7 +41,7 @@ from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.interlocks.force import ForceLimit
 from embodied_env.safety.interlocks.latency import LatencyBudget
 from embodied_env.safety.interlocks.tracking import Tracking
-from embodied_env.safety.joint_limits import limit_joint, limit_velocity, limit_violation, velocity_interval
+from embodied_env.safety.joint_limits import limit_violation
 
 SLOTS = 3
 STRICT = {

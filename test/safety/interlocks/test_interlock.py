@@ -17,8 +17,8 @@ from embodied_env.core.code_types import Quality, Severity
 from embodied_env.core.safety_input_state import InputState
 from embodied_env.core.types import CommandState, Finding, SafetyContext, SensorStatus
 from embodied_env.errors import ContractError
+from embodied_env.safety.findings import safety_input_findings
 from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.input_findings import safety_input_findings
 from embodied_env.safety.interlocks.force import ForceGate
 from embodied_env.safety.interlocks.latency import LatencyGate
 from embodied_env.safety.interlocks.observation import JUDGED_BY_AGE, ObservationGate

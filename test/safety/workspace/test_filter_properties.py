@@ -10,12 +10,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from safety_strategies import costly
+from single_joint import limit_velocity
 
 from embodied_env.contract import load_contract
 from embodied_env.contract.safety_schema import BoxSpec, CapsuleSpec, KeepOutSpec, SphereSpec, WorkspaceSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.urdf import parse_urdf
-from embodied_env.safety.joint_limits import JointBounds, brake_velocity, joint_bounds, limit_velocity
+from embodied_env.safety.joint_limits import JointBounds, brake_velocity, joint_bounds
 from embodied_env.safety.workspace.filter import SAMPLING_BOUND_M, SHARES, Workspace
 from embodied_env.sim.mujoco_kinematics import MujocoKinematics
 from embodied_env.sim.world_profile import load_profile
