@@ -8,7 +8,7 @@ import psutil
 import pytest
 from waiting import wait_for
 
-from embodied_env.processes.child_process import Child, ProcessSpec, simulator
+from embodied_env.processes.child_process import Child, ProcessSpec
 
 pytestmark = pytest.mark.realtime
 
@@ -77,11 +77,3 @@ def test_a_child_ends_when_its_parent_is_killed(module):
     parent.kill()
     parent.communicate()
     wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-
-
-def test_simulator_spec_gives_the_command_line():
-    spec = simulator("arm_reach", namespace="/a", profile="mujoco")
-    assert (spec.module, spec.arguments) == (
-        "embodied_env.cli",
-        ("sim", "arm_reach", "--namespace", "/a", "--profile", "mujoco"),
-    )

@@ -75,12 +75,6 @@ def test_invalid_switch_interval_is_rejected(interval):
         Scheduling(switch_interval_s=interval)
 
 
-def test_defaults_change_nothing(interval_s):
-    scheduling, before = Scheduling(), os.sched_getscheduler(0)
-    scheduling.begin()
-    assert (os.sched_getscheduler(0), sys.getswitchinterval()) == (before, interval_s)
-
-
 def test_switch_interval_applies_until_end(interval_s):
     scheduling = Scheduling(switch_interval_s=0.0007)
     assert sys.getswitchinterval() == interval_s

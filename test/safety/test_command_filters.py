@@ -355,10 +355,6 @@ def contract_naming(**gates):
     return scripted_tasks.contract(safety={**plain, "gates": gates})
 
 
-def test_no_plugins_without_names_in_the_contract():
-    assert make_command_filters(scripted_tasks.contract()) == {}
-
-
 @pytest.mark.usefixtures("installed")
 def test_plugin_is_created_with_the_contract_and_its_parameters():
     contract = contract_naming(slow={"share": 0.25})
@@ -370,13 +366,6 @@ def test_plugin_is_created_with_the_contract_and_its_parameters():
 def test_plugins_are_in_the_order_of_the_contract():
     assert list(make_command_filters(contract_naming(still={}, slow={}))) == ["still", "slow"]
     assert list(make_command_filters(contract_naming(slow={}, still={}))) == ["slow", "still"]
-
-
-@pytest.mark.usefixtures("installed")
-def test_plugin_scales_the_command():
-    contract = contract_naming(slow={})
-    approved = SafetyGate(contract, filters=make_command_filters(contract)).judge([1.0, -1.0], reference(), PERIOD_S)
-    assert approved.report.velocity_si.tolist() == pytest.approx(((np.array(BRAKED) + REQUESTED) / 2).tolist())
 
 
 @pytest.mark.usefixtures("installed")

@@ -15,12 +15,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from safety_strategies import INPUT_STATES, calm, examples, finite_vectors, joint_limits, plain_contract
+from scripted_tasks import NoParameters, Running
 
 from embodied_env.backends.fake_backend import FakeBackend
 from embodied_env.contract.safety_schema import Nonfinite, ObservationAge, WatchdogSpec
 from embodied_env.core.code_types import Quality, Severity
 from embodied_env.core.safety_input_state import parse_states
-from embodied_env.core.types import Finding, SensorStatus, SentCommand, TaskResult, Verdict
+from embodied_env.core.types import Finding, SensorStatus, SentCommand
 from embodied_env.envs.stepper import Stepper
 from embodied_env.errors import ClosedError, ResetNeededError
 from embodied_env.safety.arbiter import Arbiter
@@ -281,16 +282,6 @@ FreeRunningRobot.TestCase.settings = settings(examples(30), stateful_step_count=
 TestFreeRunningRobot = FreeRunningRobot.TestCase
 
 
-class _Still:
-    """A task that never ends."""
-
-    version = 1
-    terms: tuple[str, ...] = ("zero",)
-
-    def judge(self, previous, current, applied):
-        return TaskResult(reward=0.0, verdict=Verdict.running(), terms={"zero": 0.0})
-
-
 class Episodes(RuleBasedStateMachine):
     """A stepper over the fake world, with valid and invalid calls in any order."""
 
@@ -298,7 +289,7 @@ class Episodes(RuleBasedStateMachine):
     def build(self):
         contract = plain_contract(nonfinite=Nonfinite(stop_after=STOP_AFTER))
         self.backend = FakeBackend(contract, clock=ManualClock())
-        self.stepper = Stepper(contract, self.backend, _Still(), clock=ManualClock())
+        self.stepper = Stepper(contract, self.backend, Running(contract, NoParameters()), clock=ManualClock())
         self.running = self.closed = False
         self.malformed = self.steps = 0
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from arbiter_bench import ArbiterBench
-from gate_actions import bits, flat, mapped
+from gate_actions import bits, flat, mapped, same_command
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from safety_strategies import (
@@ -51,26 +51,6 @@ def arrays_in(action) -> list[np.ndarray]:
     if isinstance(action, np.ndarray):
         return [action]
     return [part for part in dict.values(action) if isinstance(part, np.ndarray)] if isinstance(action, dict) else []
-
-
-def same_command(one, other) -> bool:
-    def plain(report):
-        return [
-            (
-                finding.gate,
-                finding.severity,
-                finding.code,
-                finding.joints,
-                None if finding.after is None else finding.after.tolist(),
-            )
-            for finding in report.findings
-        ]
-
-    return (
-        bits(one.values) == bits(other.values)
-        and bits(one.report.velocity_si) == bits(other.report.velocity_si)
-        and plain(one.report) == plain(other.report)
-    )
 
 
 # -------------------------------------------------------------------------------------------------------------- any action
@@ -166,25 +146,6 @@ def test_p7_an_admissible_action_passes_bit_for_bit_without_findings(g, parts):
     assert not approved.report.intervened
     assert bits(approved.report.applied) == bits(action)
     assert bits(approved.values) == bits(mapped(g.gate, action, reference))
-
-
-@examples(25)
-@given(st.sampled_from(["position_delta", "position"]), st.floats(0.01, 3.0), st.booleans(), st.data())
-def test_robot_outside_its_range_only_moves_inwards_without_a_jump(command, outside, above, data):
-    contract = plain_contract(joints=1, command=command)
-    gate = SafetyGate(contract)
-    b = JointBounds(low=-2.0, high=2.0, velocity_low=-1.0, velocity_high=1.0, acceleration=4.0, deceleration=8.0)
-    reference = reference_at((2.0 + outside if above else -2.0 - outside, 0.0))
-    for action in data.draw(st.lists(finite_vectors(1), min_size=1, max_size=20)):
-        approved = gate.judge(action, reference, 0.05)
-        x, v = float(reference.positions[0]), float(reference.velocities[0])
-        reached, w = float(approved.values[0]), float(approved.report.velocity_si[0])
-        slack = rounding(b, x, reached, w, 0.05)
-        assert min(b.low, x) <= reached <= max(b.high, x)
-        assert abs(reached - x) <= 0.05 * (b.fastest + slack)
-        assert abs(w - v) <= b.deceleration * 0.05 + slack
-        assert approved.report.disposition <= Severity.LIMIT
-        reference = dataclasses.replace(reference, positions=approved.values, velocities=approved.report.velocity_si)
 
 
 # ------------------------------------------------------------------------------------------------------------- the report
@@ -465,9 +426,3 @@ def test_non_finite_values_are_rejected_in_every_component():
             report = gate.judge(action, reference, 0.05).report
             assert [finding.code for finding in report.findings] == ["form.nan"]
             assert math.isnan(report.requested[at]) or math.isinf(report.requested[at])
-
-
-def test_deceleration_defaults_to_the_acceleration():
-    limits = JointLimits(position=(-2.0, 2.0), velocity=1.0, acceleration=4.0)
-    gate = SafetyGate(contract_of(limits))
-    assert gate.layout.limits.deceleration.tolist() == [4.0]

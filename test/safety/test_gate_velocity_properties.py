@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from arbiter_bench import ArbiterBench
 from gate_actions import MIXED as CONTRACT
-from gate_actions import MIXED_TEXT
 from hypothesis import given
 from hypothesis import strategies as st
 from safety_strategies import bounds, examples, finite_vectors, rounding, steps_of_time
 from single_joint import limit_velocity, velocity_interval
 
-from embodied_env.contract import load_contract, parse_contract
+from embodied_env.contract import load_contract
 from embodied_env.core.code_types import Severity
 from embodied_env.core.types import CommandState, Finding
 from embodied_env.safety.gate import SafetyGate
@@ -133,18 +132,6 @@ class World(ArbiterBench):
         self.publish(as_action(action), after_ns=100_000_000)
 
 
-def test_stopping_brakes_a_twist_to_rest_step_by_step():
-    world = World()
-    for _ in range(10):
-        world.step([1.0, -1.0, 0.0, 0.0])
-    fast = world.sent[-1].values
-    world.arbiter.brake_to_rest(Finding(gate="latch", severity=Severity.HOLD, code="latch.stop"))
-    speeds = np.abs([command.values[:2] for command in world.sent[9:]])
-    np.testing.assert_allclose(fast[:2], LIMITS.fastest[:2] * [1, -1])
-    assert (np.diff(speeds, axis=0) <= 0).all()
-    assert world.sent[-1].values[:2].tolist() == [0.0, 0.0]
-
-
 def test_commanded_velocity_is_kept_after_a_pause():
     world = World()
     for _ in range(10):
@@ -228,14 +215,6 @@ def test_braking_before_the_controller_timeout_starts_from_the_published_velocit
     world.clock.advance_ns(450_000_000)
     slowed = np.sign(last) * np.maximum(0.0, np.abs(last) - LIMITS.deceleration * 0.1)
     np.testing.assert_allclose(speeds(world.arbiter.brake(HOLD)), slowed[AXES])
-
-
-def test_policy_accelerates_from_rest_after_the_timeout():
-    world = driven(downstream_timeout_s=0.5)
-    world.clock.advance_ns(900_000_000)
-    with world.arbiter.exclusive as (state, dt_s):
-        approved = world.gate.judge(as_action([1.0, -1.0, 0.475, 0.0]), state, dt_s)
-    assert (np.abs(approved.values[AXES]) <= LIMITS.acceleration[AXES] * 0.1 * (1 + 1e-12)).all()
 
 
 def test_joint_measured_at_rest_stays_at_rest_despite_noise():
@@ -375,15 +354,6 @@ def test_repeating_the_applied_action_is_not_clipped():
         again = gate.judge(LAYOUT.as_action(applied), state, 0.1).report
         if (again.applied[:2] == applied[:2]).all():
             assert not [f for f in again.findings if {"linear.x", "angular.z"} & set(f.joints)]
-
-
-def test_only_limited_velocity_joints_need_a_sensor():
-    wheel = MIXED_TEXT.replace("position: [-1.0, 1.0], velocity: 0.5", "position: null, velocity: 0.5").replace(
-        "rail]", "x]"
-    )
-    assert parse_contract(wheel).actuators["rail"].joints["rail"].position is None
-    with pytest.raises(Exception, match="position of joint 'rail'"):
-        parse_contract(MIXED_TEXT.replace("rail]", "x]"))
 
 
 def test_monitored_velocity_is_published_unchanged():

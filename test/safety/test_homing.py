@@ -390,11 +390,14 @@ def test_short_sensor_gap_pauses_homing_and_is_reported():
         assert "x obs.stale" in scene.stepper.last_reset.reset.details["home"]
 
 
-def test_lost_backend_ends_homing():
+def test_lost_backend_ends_homing_and_the_next_reset_retries_it():
     with closing(scene_of(options={"faults": [ScriptedFault(kind="refuse", step=8)]})) as scene:
         with pytest.raises(BackendNotReadyError, match=r"backend lost: refused.*shoulder is at") as caught:
             scene.reset()
         assert isinstance(caught.value.__cause__, BackendLostError)
+        scene.backend._faults = ()
+        scene.reset()
+        assert positions_of(scene) == pytest.approx(HOME, abs=ROUTINE.tolerance)
 
 
 class Stalling(DisplacedBackend):
@@ -437,15 +440,6 @@ def test_robot_that_left_home_is_reported():
     with closing(scene_of()) as scene:
         scene.backend.verified = (0.6, 0.4)
         check_reset_fails(scene, "left home after homing: elbow is at 0.4, 0.8 from")
-
-
-def test_next_reset_retries_failed_homing():
-    with closing(scene_of(options={"faults": [ScriptedFault(kind="refuse", step=8)]})) as scene:
-        with pytest.raises(BackendNotReadyError):
-            scene.reset()
-        scene.backend._faults = ()
-        scene.reset()
-        assert positions_of(scene) == pytest.approx(HOME, abs=ROUTINE.tolerance)
 
 
 class ResetFromOutside(DisplacedBackend):

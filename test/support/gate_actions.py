@@ -68,3 +68,22 @@ def with_jerk(g, jerk: float):
         for name, actuator in g.contract.actuators.items()
     }
     return dataclasses.replace(g.contract, actuators=actuators)
+
+
+def contents_of(report) -> list:
+    """Return the contents of all findings of a report, in which NaN equals NaN."""
+    rows = ((f, (f.before, f.after, f.limit, f.margin)) for f in report.findings)
+    return [
+        (f.gate, f.severity, f.code, f.joints, f.detail, [None if a is None else bits(a) for a in numbers])
+        for f, numbers in rows
+    ]
+
+
+def same_command(one, other) -> bool:
+    """Return whether two approved commands are bit-identical, including their reports."""
+    return (
+        bits(one.values) == bits(other.values)
+        and bits(one.report.velocity_si) == bits(other.report.velocity_si)
+        and bits(one.report.applied) == bits(other.report.applied)
+        and contents_of(one.report) == contents_of(other.report)
+    )

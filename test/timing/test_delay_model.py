@@ -157,13 +157,6 @@ def test_measured_stages_are_unchanged_by_injection():
     assert info["latency_ms"] == 0.0
 
 
-def test_no_profile_no_injected_info(close_later):
-    env = close_later(embodied_env.make(ARM, clock="virtual"))
-    env.reset(seed=1)
-    *_, info = env.step(TURN)
-    assert "injected" not in info["latency"]
-
-
 def test_missing_actuation_delay_is_unknown():
     delays = DelayModel(sensors=dict.fromkeys(SENSORS, constant(0.01)))
     _, info = drive(delays, steps=3)[-1]
@@ -328,16 +321,6 @@ def test_a_policy_is_evaluated_with_delays(recorded, tmp_path, capsys):
     assert main(["evaluate", "arm_reach", *options]) == 0
     (path,) = (tmp_path / "runs").iterdir()
     assert "injected.end_to_end_s" in json.loads((path / "summary.json").read_text())["latency"]
-
-
-@pytest.mark.needs("calibration")
-def test_profile_verb_rejects_a_missing_run(tmp_path, capsys):
-    from embodied_env.cli.main import main
-
-    assert main(["profile", str(tmp_path / "nothing")]) == 2
-    err = capsys.readouterr().err
-    assert "no such run directory: " in err
-    assert "nothing" in err
 
 
 @pytest.mark.parametrize("draw", ["empirical", "constant", "lognormal"])

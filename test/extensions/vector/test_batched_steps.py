@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 import pytest
-from batches import SHIPPED, UNUSUAL, Failing, arm_with, arm_with_two_actuators, assert_same, unusual_arm
+from batches import SHIPPED, UNUSUAL, Failing, arm_with, assert_same, unusual_arm
 from delay_models import VARYING
 from gymnasium.vector import AutoresetMode
 from identified_arm import PARAMETERS, identified_arm
@@ -53,16 +53,6 @@ def test_each_shipped_contract_in_each_mode(pair, contract, mode, steps):
     for _ in range(steps):
         both.step()
     assert both.ours.batched_share > 0.9
-
-
-def test_several_actuators(pair):
-    both = pair(arm_with_two_actuators(), NEXT_STEP)
-    for _ in range(12):
-        both.step()
-    actions = both.ours.action_space.sample()
-    actions["wrist"][1] = np.inf
-    both.step(actions)
-    assert both.ours.batched_share > 0.8
 
 
 def test_several_doors_without_cameras(pair):
@@ -356,13 +346,6 @@ def test_a_slot_is_closed_and_opened_again(pair):
     both.reset(seed=2)
     both.step()
     np.testing.assert_array_equal(*(env.envs[0].render() for env in (both.ours, both.theirs)))
-
-
-def test_an_unknown_mark_is_rejected(pair):
-    both = pair("arm_reach", NEXT_STEP)
-    both.step(both.ours.action_space.sample())
-    with pytest.raises(UsageError, match="unknown mark 'inference'"):
-        both.ours.mark("inference")
 
 
 def test_an_unstable_world_ends_only_its_slot(pair):

@@ -320,15 +320,6 @@ def test_the_spec_recreates_the_environment(close_later, make_vec):
     assert json.loads(made.spec.to_json())["kwargs"]["num_envs"] == 2
 
 
-def test_gymnasiums_statistics_count_the_episodes_of_each_slot(make_vec):
-    env = gymnasium.wrappers.vector.RecordEpisodeStatistics(make_vec(per_slot=limits))
-    env.reset(seed=0)
-    for _ in range(5):
-        *_, infos = env.step(env.action_space.sample())
-    assert infos["_episode"].tolist() == [True, False]
-    assert infos["episode"]["l"].tolist() == [5, 0]
-
-
 REFUSED = {
     "real time": ({"pacing": "realtime"}, "'realtime' with fake"),
     "no slots": ({"num_envs": 0}, "invalid num_envs=0"),

@@ -185,20 +185,6 @@ def test_setpoints_lie_on_the_quadratic_b_spline_of_the_approved_positions():
     assert found[-1, 0] == pytest.approx(0.048, abs=1e-9)
 
 
-def test_accelerations_are_those_of_the_approved_steps_at_every_setpoint():
-    bench = Bench()
-    bench.start_grid()
-    for k in range(30):
-        bench.step((1.0 if k < 15 else 0.0, 0.0))
-        bench.wait(PERIOD_NS)
-    _, found, _ = bench.motion()
-    h_s = PERIOD_S / PER_STEP
-    accelerations = np.diff(found[:, 0], n=2) / h_s**2
-    limits = bench.gate.limits
-    assert accelerations.max() == pytest.approx(limits.acceleration[0], rel=1e-6)
-    assert accelerations.min() >= -limits.deceleration[0] * (1 + 1e-6)
-
-
 def test_a_late_step_finds_the_motion_still_under_way():
     bench = Bench()
     for target in positions(0.004, 0.012, 0.024):
@@ -209,18 +195,6 @@ def test_a_late_step_finds_the_motion_still_under_way():
     speed = bench.arbiter.reference.velocities[0]
     bench.step((0.036, 0.0))
     assert bench.arbiter.reference.velocities[0] == pytest.approx(speed, rel=0.1)
-
-
-def test_without_steps_the_robot_comes_to_rest_and_nothing_more_is_published():
-    bench = Bench()
-    bench.cruise()
-    speed = bench.arbiter.reference.velocities[0]
-    bench.wait(PERIOD_NS + round(speed / bench.gate.limits.deceleration[0] * 1e9) + 2 * H_NS)
-    assert not bench.arbiter.reference.velocities.any()
-    count = len(bench.sent)
-    bench.wait(20 * PERIOD_NS)
-    assert len(bench.sent) == count
-    assert bench.arbiter.setpoint_due_ns is None
 
 
 def test_braking_starts_at_the_last_setpoint_and_ends_the_motion():

@@ -88,11 +88,11 @@ actions = st.tuples(*[st.floats(-4.0, 4.0)] * 2)
 steps = st.tuples(st.lists(actions, min_size=1, max_size=STEPS), st.integers(1, 4 * PERIOD_NS))
 
 
-@pytest.mark.parametrize("command", ["position", "position_delta"])
+@pytest.mark.parametrize(("command", "lowest"), [("position", -0.3), ("position", 0.0), ("position_delta", -0.3)])
 @examples(40)
 @given(st.lists(steps, min_size=1, max_size=12))
-def test_consecutive_points_keep_the_limits_and_the_last_is_at_rest(command, chunks):
-    bench = Bench(contract(command))
+def test_consecutive_points_keep_the_limits_and_the_last_is_at_rest(command, lowest, chunks):
+    bench = Bench(contract(command, elbow=(lowest, 1.0)))
     bounds = joint_bounds(bench.gate.limits)
     for chunk, wait_ns in chunks:
         trajectory = bench.step(*chunk).trajectory
@@ -104,16 +104,8 @@ def test_consecutive_points_keep_the_limits_and_the_last_is_at_rest(command, chu
                 assert limit_violation(x, v, next_x, next_v, limits, PERIOD_S) == ""
         assert not trajectory.points[-1].velocities.any()
         assert np.abs(trajectory.points[-1].positions - trajectory.points[-2].positions).max() < 1e-9
-        bench.clock.advance_ns(wait_ns)
-
-
-@examples(20)
-@given(st.lists(steps, min_size=1, max_size=12))
-def test_no_point_moves_a_one_way_joint_back(chunks):
-    bench = Bench(contract(elbow=(0.0, 1.0)))
-    for chunk, wait_ns in chunks:
-        points = [point.positions[1] for point in bench.step(*chunk).trajectory.points]
-        assert (np.diff(points) >= 0.0).all()
+        if lowest == 0.0:  # one way: exactly
+            assert (np.diff([point.positions[1] for point in trajectory.points]) >= 0.0).all()
         bench.clock.advance_ns(wait_ns)
 
 

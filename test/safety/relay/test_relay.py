@@ -10,7 +10,6 @@ from grippers import gripper_contract, gripper_text
 from safety_strategies import contract_of, joint_limits, plain_contract
 from shipped_contracts import changed_text
 
-import embodied_env
 from embodied_env.cli import WRONG_USAGE
 from embodied_env.cli.main import main
 from embodied_env.contract import JointLimits
@@ -19,10 +18,9 @@ from embodied_env.core.code_types import Severity
 from embodied_env.core.safety_input_state import parse_states
 from embodied_env.core.types import Finding
 from embodied_env.errors import InternalFaultError
-from embodied_env.processes.child_process import relay
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.relay.relay import Relay
-from embodied_env.safety.relay.relay_checks import check_relayed, stopping_time_s
+from embodied_env.safety.relay.relay_checks import stopping_time_s
 from embodied_env.safety.relay.relay_protocol import Armed, CommandId, write_command
 from embodied_env.timing.clock import NS_PER_S, ManualClock
 
@@ -306,16 +304,6 @@ def test_estop_brakes_at_once_and_is_latched(robot):
     assert [finding.code for finding in robot.command([1.0, 1.0]).findings] == ["latch.estop", "estop.active"]
 
 
-@pytest.mark.parametrize(
-    ("status", "code"), [("protective_stop", "robot.protective_stop"), ("no such state", "estop.unknown")]
-)
-def test_bad_input_is_latched_while_armed(robot, status, code):
-    for button, state in (("ok", "armed"), (status, "estop"), ("ok", "estop")):
-        robot.core.inputs(parse_states({"button": button}))
-        assert robot.state == state
-    assert robot.spy.states[-1].latched == code
-
-
 # ------------------------------------------------------------------------------------------------------------- faults
 
 
@@ -373,23 +361,7 @@ def test_gate_stop_is_latched_and_ends_publication():
     assert len(robot.spy.published) == sent
 
 
-def test_measured_position_beyond_its_limit_brakes_a_velocity():
-    limits = dataclasses.replace(BASE, position=(-1.0, 1.0))
-    robot = Robot(contract_of(limits, command="velocity", watchdog=WATCHDOG))
-    robot.move(steps=6)
-    robot.measure([0.999])
-    robot.clock.advance_ns(PERIOD_NS)
-    report = robot.command([1.0])
-    assert report.disposition >= Severity.HOLD
-    assert report.velocity_si[0] < 1.0
-
-
 # ------------------------------------------------------------------------------------------------- supported contracts
-
-
-@pytest.mark.parametrize("name", ["arm_reach", "cart_goal", "door_open"])
-def test_every_shipped_contract_can_be_relayed(name):
-    check_relayed(embodied_env.load_contract(name))
 
 
 def test_stopping_time_is_that_of_the_slowest_joint_plus_a_period():
@@ -407,11 +379,6 @@ def test_relaying_a_monitored_contract_is_a_usage_error(tmp_path, capsys):
 def test_backend_without_a_profile_is_a_usage_error(capsys):
     assert main(["relay", "arm_reach", "--backend", "reel"]) == WRONG_USAGE
     assert "--backend 'reel'" in capsys.readouterr().err
-
-
-def test_relay_command_line_matches_its_description():
-    spec = relay("arm_reach", namespace="/a", backend="real")
-    assert (spec.role, spec.arguments) == ("relay", ("relay", "arm_reach", "--namespace", "/a", "--backend", "real"))
 
 
 # -------------------------------------------------------------------------------------------------------------- state

@@ -15,6 +15,7 @@ import embodied_env
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.code_types import Severity
 from embodied_env.core.types import Finding
+from embodied_env.safety.relay.relay_checks import check_relayed
 from embodied_env.safety.relay.relay_protocol import (
     STOP,
     Armed,
@@ -242,7 +243,9 @@ def test_any_change_of_the_limits_changes_their_fingerprint():
 
 
 @pytest.mark.parametrize("name", ["arm_reach", "cart_goal", "door_open"])
-def test_every_shipped_contract_can_be_commanded(name):
-    layout = ActionLayout(embodied_env.load_contract(name))
+def test_every_shipped_contract_can_be_relayed_and_commanded(name):
+    contract = embodied_env.load_contract(name)
+    check_relayed(contract)
+    layout = ActionLayout(contract)
     values = np.linspace(-0.1, 0.1, layout.size)
     assert read_command(write_command(TAG, values, layout), layout).target.tolist() == values.tolist()
