@@ -35,17 +35,9 @@ def text_with(line, instead_of="version: 1"):
     [
         ("safty", "safety"),
         ("episode.horizon_step", "horizon_steps"),
-        ("sensors.joints.max_ages_s", "max_age_s"),
-        ("sensors.joints.fields.position.unite", "unit"),
         ("sensors.joints.fields.position.no_retrun", "no_return"),
-        ("sensors.joints.encodig", "encoding"),
-        ("aplied_actions", "applied_actions"),
-        ("actuators.arm.comand", "command"),
         ("actuators.arm.joints.a.velocty", "velocity"),
-        ("safety.margin", "margins"),
-        ("safety.margins.positon", "position"),
         ("safety.nonfinite.stop_aftr", "stop_after"),
-        ("safety.watchdog.hold_step", "hold_steps"),
         ("reset_options.target.hi", "high"),
     ],
 )
@@ -56,33 +48,13 @@ def test_unknown_key_is_rejected_with_a_suggestion(path, guess):
     assert error.problem.endswith(f"; did you mean '{guess}'?")
 
 
-def test_unknown_key_without_similar_key_lists_known_keys():
-    error = refusal(changed("episode.zebra", 1))
-    assert str(error) == "<text>: episode.zebra: unknown key 'zebra' (expected one of: horizon_steps, kind)"
-
-
 @pytest.mark.parametrize("key", ["source", "text"])
 def test_loader_field_is_not_a_key(key):
     assert str(refusal(changed(key, "x"))) == f"<text>: {key}: unknown key (reserved for the loader)"
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        "name",
-        "version",
-        "control_period_s",
-        "episode",
-        "episode.horizon_steps",
-        "sensors",
-        "sensors.joints.topic",
-        "sensors.joints.fields.position.unit",
-        "actuators",
-        "actuators.arm.joints",
-        "actuators.arm.joints.b.position",
-        "task",
-        "task.type",
-    ],
+    "path", ["name", "sensors", "sensors.tcp.topic", "actuators.arm.joints.b.position", "task.type"]
 )
 def test_a_missing_key_is_named(path):
     assert str(refusal(changed(path, ABSENT))) == f"<text>: {path}: missing key"
@@ -131,42 +103,18 @@ def test_file_of_another_kind_is_named(kind, other):
         ("backends.fake", None, "null (expected a mapping)"),
         ("actuators.arm.joints.a.position", 1.0, "1.0 (expected a list)"),
         ("actuators.arm.joints.a.position", [0, 1, 2], "[0, 1, 2] (expected at most 2 values)"),
+        ("actuators.arm.joints.a.position", [float("nan"), 1.0], "[0]: NaN (expected a finite number)"),
+        ("actuators.arm.joints.a.position", [1.0], "[1]: missing value"),
         ("sensors.tcp.fields.position.low", "x", '"x" (expected a number or a list)'),
-        ("sensors.tcp.fields.position.shape", 3, "3 (expected a list)"),
-        ("sensors.tcp.fields.position.no_return", float("inf"), "Infinity (expected a finite number)"),
-        ("sensors.tcp.timeline", "sent", "\"sent\" (expected 'header' or 'receive')"),
-        ("sensors.tcp.frame", 1, "1 (expected text)"),
-        ("applied_actions", 1.0, "1.0 (expected an integer)"),
+        ("sensors.tcp.fields.position.low", [0, "x", 0], '[1]: "x" (expected a number)'),
+        ("backends.fake.noise", [0.1, {"x": float("nan")}], "[1].x: nan (expected a finite number)"),
+        ("task.success_radius_m", float("-inf"), "-inf (expected a finite number)"),
     ],
 )
 def test_wrong_type_reports_value_and_expected_type(path, value, problem):
     error = refusal(changed(path, value))
-    assert (error.path, error.problem) == (path, problem)
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "where", "problem"),
-    [
-        ("actuators.arm.joints.a.position", [float("nan"), 1.0], "[0]", "NaN (expected a finite number)"),
-        ("actuators.arm.joints.a.position", [1.0], "[1]", "missing value"),
-        ("sensors.tcp.fields.position.low", [0, "x", 0], "[1]", '"x" (expected a number)'),
-        ("sensors.joints.fields.position.joints", ["a", 1], "[1]", "1 (expected text)"),
-    ],
-)
-def test_wrong_list_item_is_reported_with_its_index(path, value, where, problem):
-    error = refusal(changed(path, value))
-    assert (error.path, error.problem) == (path + where, problem)
-
-
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("path", ["task.success_radius_m", "backends.fake.delay_s"])
-def test_non_finite_number_is_rejected_in_free_form_values(path, number):
-    error = refusal(changed(path, number))
-    assert (error.path, error.problem) == (path, f"{number} (expected a finite number)")
-
-
-def test_nested_profile_value_is_reported_with_its_path():
-    assert refusal(changed("backends.fake.noise", [0.1, {"x": float("nan")}])).path == "backends.fake.noise[1].x"
+    place = error.path.removeprefix(path)
+    assert (error.path, f"{place}: {error.problem}" if place else error.problem) == (path + place, problem)
 
 
 def test_duplicate_key_is_rejected():
@@ -189,34 +137,18 @@ def test_yaml_1_1_booleans_are_valid_joint_names(joint):
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"), [("1e-3", 1e-3), ("1E-3", 1e-3), (".5", 0.5), ("5.", 5.0), ("+0.5", 0.5), ("2", 2.0)]
+    ("written", "meant"),
+    [
+        *((written, 1e-3) for written in ("1e-3", "1E-3", ".001", "0.001", "+1.0e-3")),
+        *((written, 10) for written in ("10", "010", "+10")),
+        *((written, True) for written in ("true", "True", "TRUE")),
+        *((written, None) for written in ("null", "~", "Null", "")),
+        *((written, written) for written in ("1_0", "0x10", "0o7", "1:30", "2020-01-01", "yes")),
+    ],
 )
-def test_decimal_number_notations(written, meant):
-    contract = parse_contract(text_with(f"control_period_s: {written}", "control_period_s: 0.05"))
-    assert contract.control_period_s == meant
-
-
-@pytest.mark.parametrize(("written", "meant"), [("010", 10), ("09", 9), ("+3", 3)])
-def test_leading_zeros_do_not_make_an_integer_octal(written, meant):
-    assert parse_contract(text_with(f"version: {written}")).version == meant
-
-
-@pytest.mark.parametrize("written", ["1_0", "0x10", "0o7", "1:30", "2020-01-01"])
-def test_yaml_1_1_notations_are_text(written):
-    with pytest.raises(ContractError, match=rf'version: "{written}" .expected an integer.$'):
-        parse_contract(text_with(f"version: {written}"))
-
-
-@pytest.mark.parametrize("written", ["true", "True", "TRUE"])
-def test_boolean_notations(written):
-    text = text_with("version: 1").replace("topic: tcp_pose", f"topic: tcp_pose\n    mask: {written}")
-    assert parse_contract(text).sensors["tcp"].mask is True
-
-
-@pytest.mark.parametrize("written", ["null", "~", "Null", ""])
-def test_null_notations(written):
-    text = text_with("version: 1").replace("velocity: 3.0", f"velocity: 3.0\n        deceleration: {written}")
-    assert parse_contract(text).actuators["arm"].joints["a"].deceleration is None
+def test_plain_scalars_are_those_of_yaml_1_2(written, meant):
+    found = read_yaml(f"a: {written}", "<text>")["a"]
+    assert (found, type(found)) == (meant, type(meant))
 
 
 @pytest.mark.parametrize(
@@ -282,12 +214,6 @@ def test_large_wrong_value_gives_short_error(value):
     assert len(str(caught.value)) < 2000
 
 
-def test_many_wrong_list_items_give_one_error():
-    """The work was quadratic in the number of invalid values."""
-    error = refusal(changed("sensors.joints.fields.position.joints", [1] * 20_000))
-    assert error.path == "sensors.joints.fields.position.joints[0]"
-
-
 @pytest.mark.parametrize("path", ["a\0b.yaml", "a\0b", "x" * 5000, "x" * 5000 + ".yaml"])
 def test_impossible_path_is_a_contract_error(path):
     with pytest.raises(ContractError):
@@ -305,15 +231,11 @@ def test_anchor_repeats_a_profile():
     assert parse_contract(text).backends == {"fake": {"noise": (0.5,)}, "other": {"noise": (0.5,)}}
 
 
-def test_the_text_and_the_file_are_kept(tmp_path):
+def test_the_text_and_the_file_are_kept_and_named_in_errors(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(json.dumps(document()))
     contract = load_contract(file)
     assert (contract.source, contract.text) == (str(file), json.dumps(document()))
-
-
-def test_an_error_names_the_file(tmp_path):
-    file = tmp_path / "mine.yaml"
     file.write_text(json.dumps(changed("version", 0)))
     with pytest.raises(ContractError) as caught:
         load_contract(file)
@@ -332,51 +254,30 @@ def test_binary_file_is_rejected(tmp_path):
         load_contract(file)
 
 
-def test_unknown_name_is_reported_with_suggestion_and_known_names():
+def test_unknown_name_or_path_is_reported_with_known_names():
     with pytest.raises(ContractError, match=r"no such contract: 'arm_reech' .*arm_reach.*did you mean 'arm_reach'\?"):
         load_contract("arm_reech")
-
-
-def test_missing_path_lists_known_names():
     with pytest.raises(ContractError, match=r"no such file: '/nowhere/x.yaml' .*arm_reach"):
         load_contract("/nowhere/x.yaml")
 
 
-def folder_with(prefix, name, text=""):
-    """Create a contract file under an ament prefix and return the file."""
-    folder = prefix / "share" / "embodied_env" / "config"
-    folder.mkdir(parents=True)
-    file = folder / f"{name}.yaml"
-    file.write_text(text)
-    return file
-
-
 def test_first_ament_prefix_with_the_name_wins(tmp_path, monkeypatch):
-    folder_with(tmp_path / "a", "other")
-    expected = folder_with(tmp_path / "b", "overlaid")
-    folder_with(tmp_path / "c", "overlaid")
+    for prefix, name in (("a", "other"), ("b", "overlaid"), ("c", "overlaid")):
+        folder = tmp_path / prefix / "share" / "embodied_env" / "config"
+        folder.mkdir(parents=True)
+        (folder / f"{name}.yaml").touch()
     prefixes = os.pathsep.join(str(tmp_path / name) for name in ("a", "", "b", "c"))
     monkeypatch.setenv("AMENT_PREFIX_PATH", prefixes)
-    assert find_contract("overlaid") == expected
+    assert find_contract("overlaid") == tmp_path / "b" / "share" / "embodied_env" / "config" / "overlaid.yaml"
 
 
-def checkout_folders():
-    """Return the folder of the checkout that the package runs from, none for an installed package."""
+@pytest.mark.parametrize("ament", [["/one", "/two"], []])
+def test_folders_are_searched_from_the_checkout_to_ament_to_the_python_prefix(ament, monkeypatch):
+    monkeypatch.setenv("AMENT_PREFIX_PATH", os.pathsep.join(ament))
     root = Path(embodied_env.__file__).resolve().parents[1]
-    return [root / "config"] if (root / "package.xml").is_file() else []
-
-
-def test_folders_are_searched_from_the_checkout_to_ament_to_the_python_prefix(monkeypatch):
-    monkeypatch.setenv("AMENT_PREFIX_PATH", os.pathsep.join(["/one", "/two"]))
-    prefixes = [Path("/one"), Path("/two"), Path(sys.prefix)]
-    expected = [*checkout_folders(), *(prefix / "share" / "embodied_env" / "config" for prefix in prefixes)]
-    assert list(config_folders()) == expected
-
-
-def test_checkout_and_prefix_are_searched_without_ament(monkeypatch):
-    monkeypatch.delenv("AMENT_PREFIX_PATH", raising=False)
-    expected = [*checkout_folders(), Path(sys.prefix) / "share" / "embodied_env" / "config"]
-    assert list(config_folders()) == expected
+    checkout = [root / "config"] if (root / "package.xml").is_file() else []  # none for an installed package
+    expected = [Path(prefix) / "share" / "embodied_env" / "config" for prefix in (*ament, sys.prefix)]
+    assert list(config_folders()) == [*checkout, *expected]
 
 
 def test_a_name_is_not_looked_up_in_the_working_directory(tmp_path, monkeypatch):

@@ -17,17 +17,12 @@ def cloud(*points):
     return np.array(points, np.float32).reshape(-1, 3)
 
 
-def test_the_first_points_are_kept_and_missing_ones_are_at_the_padding():
-    points = cloud((1, 2, 3), (4, 5, 6))
+def test_the_first_measured_points_are_kept_and_missing_ones_are_at_the_padding():
+    points = cloud((1, 2, 3), (NAN, 0, 0), (INF, INF, INF), (4, 5, 6), (0, NAN, 0))
     selected = select_points(points, FIRST)
     assert selected.tolist() == [[1, 2, 3], [4, 5, 6], [100, 100, 100]]
     assert (selected.dtype, count_padding(selected, FIRST)) == (np.float32, 1)
     assert select_points(cloud(*points, (7, 8, 9), (0, 0, 0)), FIRST).tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
-
-
-def test_unmeasured_points_are_left_out_first():
-    points = cloud((NAN, 0, 0), (1, 1, 1), (INF, INF, INF), (2, 2, 2), (0, NAN, 0), (3, 3, 3))
-    assert select_points(points, FIRST)[:, 0].tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -53,14 +48,10 @@ def test_the_first_point_of_each_voxel_is_kept_in_order():
     spec = PointsSpec(count=4, pad=-9.0, method="voxel", voxel_m=1.0)
     points = cloud((0.9, 0, 0), (-0.1, 0, 0), (0.1, 0.5, 0.9), (5, 5, 5), (-0.9, 0.1, 0.1))
     assert select_points(points, spec)[:3].tolist() == points[[0, 1, 3]].tolist()
+    row = cloud(*((x, 0.5, 0.5) for x in range(8)))
+    assert select_points(row, spec)[:, 0].tolist() == [0, 2, 4, 6]  # evenly spread ones of too many
     with pytest.raises(ValueError, match="farther than"):
         select_points(cloud((2e6, 0, 0)), spec)
-
-
-def test_of_too_many_voxels_evenly_spread_ones_are_kept():
-    spec = PointsSpec(count=4, pad=-9.0, method="voxel", voxel_m=1.0)
-    points = cloud(*((x, 0.5, 0.5) for x in range(8)))
-    assert select_points(points, spec)[:, 0].tolist() == [0, 2, 4, 6]
 
 
 @given(

@@ -84,27 +84,6 @@ TOPICS = {  # topic and type of sensors and actuators, without "msg"
     },
 }
 
-RATES_HZ = {  # of the emulated drivers
-    "fr3": {"joints": 200},  # the robot: 1000
-    "husky": {"odom": 50},
-    "turtlebot4": {"odom": 20, "imu": 100, "scan": 10},
-    "xarm7": {"joints": 100},
-    "so101": {"joints": 100},
-    "ur5e": {"joints": 500, "tcp": 500},
-}
-
-JOINT_ORDER = {
-    # as published by the driver
-    "ur5e": [
-        "shoulder_lift_joint",
-        "elbow_joint",
-        "wrist_1_joint",
-        "wrist_2_joint",
-        "wrist_3_joint",
-        "shoulder_pan_joint",
-    ]
-}
-
 INPUTS = {  # of `estop` and `active`: topic, type, path, safe values, latched
     "fr3": {
         "robot_mode": (
@@ -193,12 +172,6 @@ def test_safety_inputs_and_timeout(name, robot):
     assert inputs == INPUTS.get(name, {})
     assert real.get("downstream_timeout_s") == TIMEOUTS_S.get(name)
     assert "allow_no_downstream_timeout" not in real
-
-
-def test_emulated_rates_and_joint_order(name, robot):
-    emulator = robot["backends"]["mujoco_ros"]["emulator"]
-    assert {key: driver["rate_hz"] for key, driver in emulator["sensors"].items()} == RATES_HZ[name]
-    assert emulator.get("joint_order") == JOINT_ORDER.get(name)
 
 
 def test_wheels(name, robot):

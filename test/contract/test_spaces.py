@@ -8,7 +8,7 @@ from gymnasium import spaces
 from strategies import changed, document, parse
 
 from embodied_env.contract.contract_loader import dump_contract, parse_contract
-from embodied_env.contract.spaces import ActionLayout, field_layouts
+from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import ContractError
 
 FIELD = "sensors.joints.fields.position"
@@ -56,27 +56,14 @@ def test_an_infinite_bound_is_that_of_the_box_and_survives_json():
     assert again.fingerprint == contract.fingerprint == parse(changed(f"{FIELD}.low", ["-.inf", -2])).fingerprint
 
 
-def test_a_mask_is_one_small_integer_of_zero_or_one():
-    space = parse(changed("sensors.tcp.mask", True)).observation_space
+def test_optional_keys_are_in_the_observation_only_where_declared():
+    source = changed("sensors.tcp.mask", True, changed("episode.kind", "finite_horizon"))
+    space = parse(changed("applied_actions", 3, changed("actuators.arm.scale", "physical", source))).observation_space
     assert space["tcp_valid"] == spaces.Box(0, 1, (1,), np.int8)
-
-
-def test_mask_is_absent_by_default():
-    assert "tcp_valid" not in parse(document()).observation_space.keys()  # noqa: SIM118 - a space is no dict
-
-
-def test_a_sensor_of_the_evaluator_is_never_in_the_observation():
-    space = parse(changed("sensors.tcp.visibility", "evaluator")).observation_space
-    assert sorted(space) == ["joints_position", "target_position"]
-
-
-def test_finite_horizon_adds_time_remaining():
-    space = parse(changed("episode.kind", "finite_horizon")).observation_space
     assert space["time_remaining"] == spaces.Box(0.0, 1.0, (1,), np.float64)
-
-
-def test_time_limit_adds_no_time_remaining():
-    assert "time_remaining" not in sorted(parse(document()).observation_space)
+    assert space["applied_actions"] == spaces.Box(-np.inf, np.inf, (6,), np.float64)
+    hidden = parse(changed("sensors.tcp.visibility", "evaluator")).observation_space
+    assert sorted(hidden) == ["joints_position", "target_position"]
 
 
 def test_a_field_has_the_precision_of_its_message():
@@ -90,22 +77,18 @@ def box_of(type_, name, field, **keys):
     return parse(changed("sensors.extra", sensor)).observation_space[f"extra_{name}"]
 
 
-IMAGE = "sensor_msgs/msg/Image"
-
-
 @pytest.mark.parametrize(
-    ("type_", "encoding", "channels"),
-    [(IMAGE, "rgb8", 3), (IMAGE, "bgra8", 4), (IMAGE, "mono8", 1), ("sensor_msgs/msg/CompressedImage", "rgb8", 3)],
+    ("encoding", "channels", "unit", "high", "dtype"),
+    [
+        *(("rgb8", 3, "1", 255, np.uint8), ("bgra8", 4, "1", 255, np.uint8), ("mono8", 1, "1", 255, np.uint8)),
+        *(("32FC1", 1, "m", 20, np.float32), ("16UC1", 1, "m", 20, np.float32)),
+    ],
 )
-def test_an_image_is_bytes_of_rows_columns_and_channels(type_, encoding, channels):
-    field = {"unit": "1", "low": 0, "high": 255, "shape": [4, 6, channels]}
-    assert box_of(type_, "image", field, encoding=encoding) == spaces.Box(0, 255, (4, 6, channels), np.uint8)
-
-
-@pytest.mark.parametrize("encoding", ["32FC1", "16UC1"])
-def test_a_depth_image_is_metres_of_rows_and_columns(encoding):
-    field = {"unit": "m", "low": 0, "high": 20, "shape": [4, 6, 1], "no_return": 20}
-    assert box_of(IMAGE, "image", field, encoding=encoding) == spaces.Box(0.0, 20.0, (4, 6, 1), np.float32)
+def test_an_image_has_rows_columns_and_channels_or_metres(encoding, channels, unit, high, dtype):
+    field = {"unit": unit, "low": 0, "high": high, "shape": [4, 6, channels]}
+    assert box_of("sensor_msgs/msg/Image", "image", field, encoding=encoding) == spaces.Box(
+        0, high, (4, 6, channels), dtype
+    )
 
 
 def test_a_list_bounds_each_component_of_a_shaped_field_by_rows():
@@ -120,21 +103,8 @@ def test_a_field_with_a_path_has_the_declared_shape_and_precision():
     field = {"unit": "1", "low": -5, "high": [4, 5], "path": "points[0].counts", "shape": [2], "dtype": "int32"}
     box = box_of("my_msgs/msg/Thing", "counts", field)
     assert (box.dtype, box.low.tolist(), box.high.tolist()) == (np.int32, [-5, -5], [4, 5])
-
-
-def test_a_field_with_a_path_alone_is_one_float64():
     field = {"unit": "1", "low": 0, "high": 1, "path": "level"}
     assert box_of("my_msgs/msg/Thing", "level", field) == spaces.Box(0.0, 1.0, (1,), np.float64)
-
-
-def test_applied_actions_are_unbounded():
-    source = changed("actuators.arm.scale", "physical", changed("applied_actions", 3))
-    box = parse(changed("actuators.arm.joints.b.position", [-0.5, 0.5], source)).observation_space["applied_actions"]
-    assert box == spaces.Box(-np.inf, np.inf, (6,), np.float64)
-
-
-def test_applied_actions_are_absent_by_default():
-    assert "applied_actions" not in sorted(parse(document()).observation_space)
 
 
 def driven(scale):
@@ -160,11 +130,12 @@ def test_a_physical_twist_is_symmetric_and_has_the_velocity_limits_after_margins
 
 
 @pytest.mark.parametrize(
-    ("command", "is_velocity"), [("position", False), ("position_delta", False), ("velocity", True)]
+    ("command", "is_velocity", "is_delta"),
+    [("position", False, False), ("position_delta", False, True), ("velocity", True, False)],
 )
-def test_a_velocity_is_marked_per_joint(command, is_velocity):
+def test_velocities_and_deltas_are_marked_per_joint(command, is_velocity, is_delta):
     layout = ActionLayout(parse(changed("actuators.arm.command", command)))
-    assert layout.is_velocity.tolist() == [is_velocity] * 2
+    assert (layout.is_velocity.tolist(), layout.is_delta.tolist()) == ([is_velocity] * 2, [is_delta] * 2)
 
 
 def test_a_velocity_joint_is_scaled_by_its_velocity_and_keeps_its_position_limits():
@@ -173,35 +144,19 @@ def test_a_velocity_joint_is_scaled_by_its_velocity_and_keeps_its_position_limit
     assert layout.limits.position_high.tolist() == [2.0 - 0.02] * 2
 
 
-def test_field_layout_has_key_shape_and_bounds():
-    (layout,) = field_layouts("joints", parse(document()).sensors["joints"])
-    assert (layout.sensor, layout.field, layout.key, layout.shape) == ("joints", "position", "joints_position", (2,))
-    assert (layout.low.tolist(), layout.high.tolist()) == ([-4.0, -4.0], [4.0, 4.0])
-
-
-def test_one_actuator_has_one_box():
+def test_one_actuator_has_one_box_and_two_have_a_dict_by_name_with_the_limits_after_margins():
     assert parse(document()).action_space == spaces.Box(-1.0, 1.0, (2,), np.float64)
-
-
-def test_two_actuators_have_a_dict_of_boxes_by_name():
     assert two_actuators().action_space == spaces.Dict(
         {"arm": spaces.Box(-1.0, 1.0, (1,), np.float64), "hand": spaces.Box(-1.0 + 0.02, 2.0 - 0.02, (1,), np.float64)}
     )
 
 
-def test_a_physical_action_has_the_limits_after_margins():
-    space = parse(changed("actuators.arm.scale", "physical")).action_space
-    assert (space.low[0], space.high[0]) == (-1.0 + 0.02, 2.0 - 0.02)
-
-
-def test_physical_delta_is_bounded_by_one_period_at_full_velocity():
-    source = changed("actuators.arm.scale", "physical", changed("actuators.arm.command", "position_delta"))
-    assert parse(source).action_space.high[0] == pytest.approx(3.0 * 0.95 * 0.05, rel=1e-15)
-
-
-def test_normalised_delta_of_one_is_one_period_at_full_velocity():
-    scale = ActionLayout(parse(changed("actuators.arm.command", "position_delta"))).scale
-    assert scale.to_si(np.ones(2))[0] == pytest.approx(3.0 * 0.95 * 0.05, rel=1e-15)
+def test_a_delta_is_bounded_by_one_period_at_full_velocity():
+    source = changed("actuators.arm.command", "position_delta")
+    highest = parse(changed("actuators.arm.scale", "physical", source)).action_space.high[0]
+    assert highest == pytest.approx(3.0 * 0.95 * 0.05, rel=1e-15)
+    scale = ActionLayout(parse(source)).scale
+    assert scale.to_si(np.ones(2))[0] == highest
     assert scale.to_si(np.zeros(2))[0] == 0.0
 
 
@@ -234,30 +189,19 @@ def test_the_space_of_a_joint_that_moves_in_one_direction_ends_at_rest(velocity,
 
 
 @pytest.mark.parametrize(("low", "high"), INEXACT)
-def test_normalised_action_bound_is_exactly_the_limit(low, high):
+def test_normalised_action_bound_is_exactly_the_limit_and_actions_inside_stay_inside(low, high):
     scale = ActionLayout(with_position(low, high)).scale
     assert (scale.to_si(-np.ones(2))[0], scale.to_si(np.ones(2))[0]) == (low, high)
     assert (scale.from_si(scale.si_low)[0], scale.from_si(scale.si_high)[0]) == (-1.0, 1.0)
-
-
-@pytest.mark.parametrize(("low", "high"), INEXACT)
-def test_action_inside_its_bounds_stays_inside_the_limits(low, high):
-    scale = ActionLayout(with_position(low, high)).scale
     edge = np.full(2, np.nextafter(1.0, 0.0))
     assert low <= scale.to_si(-edge)[0]
     assert scale.to_si(edge)[0] <= high
 
 
-def test_action_beyond_its_bounds_is_mapped_linearly():
-    scale = ActionLayout(with_position(-1.0, 2.0)).scale
-    assert scale.to_si(np.full(2, 2.0))[0] == 3.5
-    assert scale.from_si(np.full(2, 3.5))[0] == 2.0
-
-
-def test_mapping_does_not_modify_the_action():
-    action = np.array([0.5, 1.0])
-    ActionLayout(parse(document())).scale.to_si(action)
-    assert action.tolist() == [0.5, 1.0]
+def test_action_beyond_its_bounds_is_mapped_linearly_into_a_new_array():
+    scale, action = ActionLayout(with_position(-1.0, 2.0)).scale, np.full(2, 2.0)
+    assert scale.to_si(action)[0] == 3.5
+    assert scale.from_si(np.full(2, 3.5))[0] == action[0] == 2.0
 
 
 def test_the_layout_joins_the_actuators_in_the_order_of_the_contract():
@@ -265,10 +209,6 @@ def test_the_layout_joins_the_actuators_in_the_order_of_the_contract():
     assert layout.joints == ("a", "b")
     assert layout.slices == {"arm": slice(0, 1), "hand": slice(1, 2)}
     assert layout.scale.low.tolist() == [-1.0, -1.0 + 0.02]
-
-
-def test_a_delta_is_marked_per_joint():
-    assert ActionLayout(parse(changed("actuators.arm.command", "position_delta"))).is_delta.tolist() == [True, True]
 
 
 def test_as_action_returns_a_copy_with_the_structure_of_the_space():

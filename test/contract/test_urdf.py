@@ -88,12 +88,6 @@ def test_joints_not_requested_are_at_zero():
     np.testing.assert_allclose(robot.position_m("right_finger", np.array([0.0])), [0.7, -0.005, 1.2])
 
 
-def test_links_of_a_joint_are_adjacent():
-    pairs = parse_urdf(CART).adjacent
-    assert frozenset(("mast", "turret")) in pairs
-    assert frozenset(("mast", "arm")) not in pairs
-
-
 def test_levers_bound_capsule_motion():
     robot, rng = parse_urdf(CART), np.random.default_rng(2)
     low, high = np.array([-0.8, -3.0, -1.8, 0.0]), np.array([1.2, 3.0, 2.0, 0.04])
@@ -111,14 +105,13 @@ def test_link_with_only_a_mesh_has_no_shape():
         robot.capsules(np.zeros(4))
 
 
-def test_unknown_link_is_reported_with_a_suggestion():
+def test_wrong_arguments_are_rejected():
     with pytest.raises(UsageError, match=r"unknown link 'tpc'.*did you mean 'tcp'"):
         arm().position_m("tpc", np.zeros(6))
-
-
-def test_joint_positions_of_wrong_shape_are_rejected():
     with pytest.raises(UsageError, match=r"shape \(5,\) .expected \(6,\)"):
         arm().capsules(np.zeros(5))
+    with pytest.raises(ContractError, match=r"urdf.joint\[right\]: mimics 'left'"):
+        parse_urdf(CART, ["right"])
 
 
 # --------------------------------------------------------------------------------------------------------------- limits
@@ -134,23 +127,19 @@ def test_the_tighter_limit_of_each_joint_applies():
     assert both.acceleration == 8.0
 
 
-def test_a_velocity_limit_by_direction_is_tightened_in_both():
-    tight = tightened({"j3": limits(velocity=(-0.5, 9.0))}, arm())
-    assert tight["j3"].velocity == (-0.5, 3.1416)
-
-
-def test_tighter_soft_limits_apply():
-    tight = tightened({"elbow": limits(position=(-3.0, 3.0))}, parse_urdf(CART))
-    assert tight["elbow"].position == (-1.8, 2.0)
-
-
-def test_a_continuous_joint_keeps_the_range_of_the_contract():
-    assert tightened({"turn": limits(position=None)}, parse_urdf(CART))["turn"].position is None
-    assert tightened({"turn": limits()}, parse_urdf(CART))["turn"].position == (-1.0, 1.0)
-
-
-def test_an_unlimited_joint_of_the_contract_gets_the_range_of_the_urdf():
-    assert tightened({"elbow": limits(position=None)}, parse_urdf(CART))["elbow"].position == (-1.8, 2.0)
+@pytest.mark.parametrize(
+    ("joint", "own", "position", "velocity"),
+    [
+        ("elbow", limits(velocity=(-0.5, 9.0)), (-1.0, 1.0), (-0.5, 1.5)),
+        ("elbow", limits(position=(-3.0, 3.0)), (-1.8, 2.0), 1.0),  # the soft limits
+        ("elbow", limits(position=None), (-1.8, 2.0), 1.0),
+        ("turn", limits(position=None), None, 1.0),
+        ("turn", limits(), (-1.0, 1.0), 1.0),
+    ],
+)
+def test_soft_limits_directions_and_continuous_joints_are_tightened(joint, own, position, velocity):
+    found = tightened({joint: own}, parse_urdf(CART))[joint]
+    assert (found.position, found.velocity) == (position, velocity)
 
 
 @pytest.mark.parametrize(
@@ -177,11 +166,7 @@ def test_mismatched_joint_is_reported(joint, own, message):
         ('velocity="1.5"', 'velocity="nan"', r"urdf.joint\[elbow\].limit.velocity: 'nan' .expected"),
         ('velocity="1.5"', 'velocity="inf"', r"urdf.joint\[elbow\].limit.velocity: 'inf' .expected"),
         ('lower="-2.0" upper="2.0" ', "", r"urdf.joint\[elbow\].limit: missing .expected lower and upper"),
-        (
-            'lower="-2.0" upper="2.0"',
-            'lower="2" upper="1"',
-            r"urdf.joint\[elbow\].limit: empty or inverted range from 2.0 to 1.0",
-        ),
+        ('lower="-2.0" upper="2.0"', 'lower="2" upper="1"', r"limit: empty or inverted range from 2.0 to 1.0"),
         ('lower="-2.0"', 'lower="two"', r"urdf.joint\[elbow\].limit.lower: 'two' .expected"),
     ],
 )
@@ -233,8 +218,3 @@ def test_invalid_urdf_is_rejected(text, message):
 def test_invalid_element_is_reported(old, new, message):
     with pytest.raises(ContractError, match=message):
         parse_urdf(changed(old, new))
-
-
-def test_mimicking_joint_cannot_be_requested():
-    with pytest.raises(ContractError, match=r"urdf.joint\[right\]: mimics 'left'"):
-        parse_urdf(CART, ["right"])

@@ -12,64 +12,29 @@ ROWS = {
     "nv12": (6, 4, "4551370e99b2d74c3427fa48d732a1df70aca1e926115901"),
     "bayer": (6, 6, "dd06f27f8f063cd25e19a621f9bd0ccc21397c1ec795ca7748dc03d17a88934d85527357"),
 }
-OPENCV = {
-    "yuv422": (
-        "422",
-        (4, 4),
-        "e5005affafff008c8c00fbfa00aa9329fae3ff9effffbaff53ffd300ff5d704f0ff2d191004500c2ff686000796e0086",
-    ),
-    "uyvy": (
-        "422",
-        (4, 4),
-        "e5005affafff008c8c00fbfa00aa9329fae3ff9effffbaff53ffd300ff5d704f0ff2d191004500c2ff686000796e0086",
-    ),
-    "yuv422_yuy2": (
-        "422",
-        (4, 4),
-        "ff4822ffb18be5b133330000e67d6e650000ff58ffff49ff7f20ff2000f4cc3307ff7044c21800f0460043ff0d3eff08",
-    ),
-    "yuyv": (
-        "422",
-        (4, 4),
-        "ff4822ffb18be5b133330000e67d6e650000ff58ffff49ff7f20ff2000f4cc3307ff7044c21800f0460043ff0d3eff08",
-    ),
-    "nv12": (
-        "nv12",
-        (4, 4),
-        "84201d922e2bd50070a80043e6827fff9f9cff85ffed008800a70000980046ffc200b80036ff3200a50000ff5a26ffa2",
-    ),
-    "bayer_rggb8": (
-        "bayer",
-        (6, 6),
-        "b557d2b557d27f5e766c941958a61d58a61db557d2b557d27f5e766c941958a61d58a61d83bd7883bd780cac6817cc57219d52219d5254b71e54b71e08c75a2bcc954eca864eca8626dc3626dc3603be553fd1747aa66d7aa66d26dc3626dc3603be553fd1747aa66d7aa66d",
-    ),
-    "bayer_bggr8": (
-        "bayer",
-        (6, 6),
-        "d257b5d257b5765e7f19946c1da6581da658d257b5d257b5765e7f19946c1da6581da65878bd8378bd8368ac0c57cc17529d21529d211eb7541eb7545ac70895cc2b86ca4e86ca4e36dc2636dc2655be0374d13f6da67a6da67a36dc2636dc2655be0374d13f6da67a6da67a",
-    ),
-    "bayer_gbrg8": (
-        "bayer",
-        (6, 6),
-        "4dd2624dd2625e7a848219a6a63b63a63b634dd2624dd2625e7a848219a6a63b63a63b63777dbd777dbd930cc5a537ccb82183b82183a21ecda21ecdc731cec995cfca6a98ca6a98972edc972edca603d7a259d19f7aad9f7aad972edc972edca603d7a259d19f7aad9f7aad",
-    ),
-    "bayer_grbg8": (
-        "bayer",
-        (6, 6),
-        "62d24d62d24d847a5ea61982633ba6633ba662d24d62d24d847a5ea61982633ba6633ba6bd7d77bd7d77c50c93cc37a58321b88321b8cd1ea2cd1ea2ce31c7cf95c9986aca986acadc2e97dc2e97d703a6d159a2ad7a9fad7a9fdc2e97dc2e97d703a6d159a2ad7a9fad7a9f",
-    ),
-}
+OPENCV = {  # names of the rows, and the image
+    "uyvy": ("422", "e5005affafff008c8c00fbfa00aa9329fae3ff9effffbaff53ffd300ff5d704f0ff2d191004500c2ff686000796e0086"),
+    "yuyv": ("422", "ff4822ffb18be5b133330000e67d6e650000ff58ffff49ff7f20ff2000f4cc3307ff7044c21800f0460043ff0d3eff08"),
+    "nv12": ("nv12", "84201d922e2bd50070a80043e6827fff9f9cff85ffed008800a70000980046ffc200b80036ff3200a50000ff5a26ffa2"),
+    "bayer_rggb8": ("bayer", "b557d2b557d27f5e766c941958a61d58a61db557d2b557d27f5e766c941958a61d58a61d83bd7883bd780cac6817cc57219d52219d5254b71e54b71e08c75a2bcc954eca864eca8626dc3626dc3603be553fd1747aa66d7aa66d26dc3626dc3603be553fd1747aa66d7aa66d"),
+    "bayer_gbrg8": ("bayer", "4dd2624dd2625e7a848219a6a63b63a63b634dd2624dd2625e7a848219a6a63b63a63b63777dbd777dbd930cc5a537ccb82183b82183a21ecda21ecdc731cec995cfca6a98ca6a98972edc972edca603d7a259d19f7aad9f7aad972edc972edca603d7a259d19f7aad9f7aad"),
+}  # fmt: skip
+SAME = {"yuv422": "uyvy", "yuv422_yuy2": "yuyv"}
+REVERSED = {"bayer_bggr8": "bayer_rggb8", "bayer_grbg8": "bayer_gbrg8"}  # red is blue
+ALL = [*OPENCV, *SAME, *REVERSED]
 
 
 def case(encoding):
     """Return the rows of a message and the image of OpenCV."""
-    name, size, image = OPENCV[encoding]
+    name, pixels = OPENCV[SAME.get(encoding) or REVERSED.get(encoding) or encoding]
     height, width, rows = ROWS[name]
     raw = np.frombuffer(bytes.fromhex(rows), np.uint8).reshape(height, width)
-    return raw, np.frombuffer(bytes.fromhex(image), np.uint8).reshape(*size, 3)
+    size = (6, 6, 3) if name == "bayer" else (4, 4, 3)
+    image = np.frombuffer(bytes.fromhex(pixels), np.uint8).reshape(size)
+    return raw, image[..., ::-1] if encoding in REVERSED else image
 
 
-@pytest.mark.parametrize("encoding", OPENCV)
+@pytest.mark.parametrize("encoding", ALL)
 def test_pixels_equal_those_of_opencv(encoding):
     raw, image = case(encoding)
     found = ENCODINGS[encoding].to_rgb(raw)
@@ -87,7 +52,7 @@ def test_the_border_of_a_uniform_bayer_image_has_its_colours(pattern):
 
 
 @pytest.mark.ros
-@pytest.mark.parametrize("encoding", OPENCV)
+@pytest.mark.parametrize("encoding", ALL)
 def test_a_message_is_read_as_rgb_across_padded_rows(encoding):
     raw, image = case(encoding)
     spec = sensor("sensor_msgs/msg/Image", {"image": {"shape": image.shape}}, encoding=encoding)

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 from geometry_msgs.msg import Twist
-from odd_robots import ArmWithActionServer, Base, ControlledArm, Gripper, NamespacedArm, Quadruped, SharedNode
+from odd_robots import ArmWithActionServer, Base, ControlledArm, NamespacedArm, Quadruped, SharedNode
 from sensor_msgs.msg import JointState
 from shipped_contracts import unhurried
 
@@ -139,18 +139,6 @@ def test_base_without_stamps(domain_id, tmp_path):
         robot.close()
 
 
-@pytest.mark.long
-def test_gripper_without_description(domain_id, tmp_path):
-    robot = Gripper(domain_id)
-    try:
-        contract = init_from_graph(tmp_path)
-        assert contract.actuators["gripper"].joints["finger_slide"].unit == "m"
-        run_steps(contract)
-        assert robot.position > 0.005
-    finally:
-        robot.close()
-
-
 def test_a_quadruped_walks_sideways_and_its_odometry_is_suspect(domain_id, tmp_path):
     robot = Quadruped(domain_id)
     try:
@@ -182,7 +170,6 @@ def test_controllers_of_a_shared_node_in_simulated_time_are_asked_for_their_join
             "gripper_controller/joint_trajectory": ["left_finger"],
         }
         assert dict(contract.actuators["gripper"].mimic) == {"right_finger": 1.0}
-        assert not any("assumed" in reason for path, reason in contract.chosen.items() if path.endswith(".joints"))
         assert contract.backends["real"]["use_sim_time"] is True
         assert contract.sensors["joints"].timeline == "header"
         run_steps(contract, count=3)

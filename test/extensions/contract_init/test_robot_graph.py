@@ -23,13 +23,6 @@ def test_what_no_sensor_saturates_and_no_limit_bounds_has_an_infinite_range():
     assert found.observation_space["joints_position"].high.tolist() == [1.2, 1.2, np.inf]
 
 
-@pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", "\u202e", "\x1b[2J"])
-def test_a_joint_name_with_control_characters_is_refused_by_name(end):
-    joints = ("j1", f"j2{end}safety: {{mode: monitor, tracking: null}} #")
-    with pytest.raises(ContractError, match=r"^joint j2\\u.*: invalid name"):
-        described(states(joints=joints), subscribed("/arm/commands"))
-
-
 def test_text_of_the_graph_never_becomes_a_key():
     hostile = "/driver\nsafety: {mode: monitor, tracking: null}\noverride_robot_limits: true #"
     found, gaps = described(states(), subscribed("/arm/commands", node=hostile))
@@ -37,38 +30,31 @@ def test_text_of_the_graph_never_becomes_a_key():
     assert not any("\n" in gap for gap in gaps)
 
 
-def test_scoped_joint_names_are_kept():
-    contract, _ = described(states(joints=("arm::j1", "1e5")), subscribed("/arm/commands"))
-    assert list(contract.actuators["arm"].joints) == ["arm::j1", "1e5"]
+def limited(limit):
+    return f'<joint name="j1" type="revolute"><parent link="a"/><child link="b"/><limit {limit}/></joint>'
 
 
 @pytest.mark.parametrize(
-    "joints", [("j1", ""), tuple(f"j{n}" for n in range(1001))], ids=["empty name", "1,001 joints"]
-)
-def test_joints_that_no_robot_has_are_refused(joints):
-    with pytest.raises(ContractError, match=r"invalid name|1001 joints .expected at most 1000"):
-        described(states(joints=joints), subscribed("/arm/commands"))
-
-
-@pytest.mark.parametrize(
-    "limit",
-    ['lower="-1e308" upper="1e308" velocity="1"', 'lower="-1" upper="1" velocity="5e-324"', 'lower="0" upper="5e-324"'],
-)
-def test_a_limit_that_no_joint_has_is_refused_by_name(limit):
-    joint = f'<joint name="j1" type="revolute"><parent link="a"/><child link="b"/><limit {limit}/></joint>'
-    with pytest.raises(ContractError, match=r"^joint j1\.(position|velocity): "):
-        described(*arm(), descriptions={"/robot_description": f'<robot name="r">{joint}</robot>'})
-
-
-def test_a_position_that_no_joint_has_is_refused_by_name():
-    with pytest.raises(ContractError, match=r"^joint j2\.measured position: 1e\+308"):
-        described(states(positions=(0.0, 1e308)), subscribed("/arm/commands"))
+    ("values", "limit", "problem"),
+    [
+        *(({"joints": ("j1", f"j2{end}safety: {{}} #")}, None, r"joint j2\\u.*: invalid name") for end in "\n\x85\u2028\u202e\x1b"),
+        ({"joints": ("j1", "")}, None, "joint : invalid name"),
+        ({"joints": tuple(f"j{n}" for n in range(1001))}, None, "actuators.*1001 joints .expected at most 1000"),
+        ({"positions": (0.0, 1e308)}, None, r"joint j2\.measured position: 1e\+308"),
+        ({}, 'lower="-1e308" upper="1e308" velocity="1"', r"joint j1\.position: "),
+        ({}, 'lower="-1" upper="1" velocity="5e-324"', r"joint j1\.velocity: "),
+        ({}, 'lower="0" upper="5e-324"', r"joint j1\.position: "),
+    ],
+)  # fmt: skip
+def test_names_and_numbers_that_no_joint_has_are_refused_by_name(values, limit, problem):
+    text = {} if limit is None else {"/robot_description": f'<robot name="r">{limited(limit)}</robot>'}
+    with pytest.raises(ContractError, match=f"^{problem}"):
+        described(states(**values), subscribed("/arm/commands"), descriptions=text)
 
 
 def test_the_smallest_accepted_limits_are_valid():
-    joint = '<joint name="{}" type="revolute"><parent link="a"/><child link="{}"/><limit {}/></joint>'
     small, large = 'lower="-5e-6" upper="5e-6" velocity="1e-5"', 'lower="-4e11" upper="4e11" velocity="1e12"'
-    text = f'<robot name="r">{joint.format("j1", "b", small)}{joint.format("j2", "c", large)}</robot>'
+    text = f'<robot name="r">{limited(small)}{limited(large).replace("j1", "j2")}</robot>'
     contract, _ = described(*arm(), descriptions={"/robot_description": text})
     assert contract.actuators["arm"].joints["j1"].velocity == 1e-5
 
@@ -106,13 +92,10 @@ def test_parts_of_one_robot_are_combined(topics):
     assert contract.actuators
 
 
-def test_a_namespace_selects_its_robot():
+def test_a_namespace_selects_its_robot_and_the_root_excludes_a_second_one_with_the_same_joints():
     contract, gaps = described(*arm("/left"), *arm("/right"), namespace="/left")
     assert contract.actuators["arm"].topic == "arm_controller/commands"
     assert not any("/right" in gap for gap in gaps)
-
-
-def test_the_root_namespace_excludes_a_second_robot_with_the_same_joints():
     contract, gaps = described(*arm("/left"), *arm("/right"), namespace="/")
     assert [each.topic for each in contract.actuators.values()] == ["left/arm_controller/commands"]
     assert any("second robot, /right" in gap and "--namespace /right" in gap for gap in gaps)
@@ -146,11 +129,14 @@ def test_missing_information_in_the_description_is_reported(graph, expected):
         (states(positions=(0.0, math.nan)), "j2 without a finite position in /joint_states"),
         (states(repeated=["j1"]), "j1 named twice in /joint_states"),
         (states(positions=(57.0, 0.0)), "joint j1 is at 57, outside its limits [-1.0, 1.0]"),
+        (states(joints=("j7", "j2"), positions=(57.0, 0.0)), "joint j7 is at 57 rad, more than two turns"),
+        (states(velocity={}), "velocities of the joints of /joint_states"),
     ],
-    ids=["NaN", "duplicate", "degrees"],
+    ids=["NaN", "duplicate", "degrees", "degrees without a description", "no velocities"],
 )
 def test_unusable_joint_states_are_reported(state, expected):
-    _, gaps = described(state, subscribed("/arm_controller/commands"), descriptions=urdf())
+    parameters = {"/driver": {"joints": list(state.sample["names"])}}
+    _, gaps = described(state, subscribed("/arm_controller/commands"), descriptions=urdf(), parameters=parameters)
     assert any(expected in gap for gap in gaps), gaps
 
 
@@ -173,11 +159,6 @@ def test_large_images_that_may_be_lost_are_reported(height, reliability, is_repo
     camera.publishers = (Endpoint(node="/driver", reliability=reliability),)
     _, gaps = described(*arm(), camera)
     assert any("images of /camera that were lost: 50 Hz" in gap for gap in gaps) is is_reported
-
-
-def test_degrees_without_a_description():
-    _, gaps = described(states(positions=(57.0, 0.0)), subscribed("/arm_controller/commands"))
-    assert any("joint j1 is at 57 rad, more than two turns" in gap for gap in gaps)
 
 
 def test_units_and_ranges_follow_the_description():
@@ -206,7 +187,7 @@ def controllers(**active):
     return {f"/{name}": {**spec, "is_active": is_active} for name, is_active in active.items()}
 
 
-def test_the_active_controller_is_used():
+def test_the_active_controller_is_used_and_an_inactive_one_is_reported():
     contract, gaps = described(
         states(),
         subscribed("/forward/commands", node="/forward"),
@@ -217,6 +198,8 @@ def test_the_active_controller_is_used():
     assert list(contract.actuators["arm"].joints) == ["j2", "j1"]
     assert contract.backends["real"]["active"]["arm"] == {"controller": "scaled", "manager": "/controller_manager"}
     assert any("/forward/commands" in gap and "used instead: /scaled/joint_trajectory" in gap for gap in gaps)
+    _, gaps = described(states(), subscribed("/renamed", node="/forward"), controllers=controllers(forward=False))
+    assert any("/forward is not active -> ros2 control switch_controllers" in gap for gap in gaps)
 
 
 def test_the_controller_of_a_base_behind_a_multiplexer_must_be_active():
@@ -239,13 +222,6 @@ def test_a_second_topic_of_the_arm_does_not_include_the_fingers():
     )
     assert [list(each.joints) for each in contract.actuators.values()] == [["j1"]]
     assert any("/commands/joint_trajectory" in gap and "used instead: /arm_controller" in gap for gap in gaps)
-
-
-def test_an_inactive_controller_is_reported():
-    _, gaps = described(
-        states(), subscribed("/renamed", node="/forward"), controllers=controllers(forward=False, other=True)
-    )
-    assert any("/forward is not active -> ros2 control switch_controllers" in gap for gap in gaps)
 
 
 @pytest.mark.parametrize(
@@ -313,36 +289,32 @@ def test_of_two_timeouts_the_smaller_is_written_and_has_to_be_confirmed(timeouts
 
 
 @pytest.mark.parametrize(
-    ("slowest", "found"),
-    [(-0.2, (-0.2, 1.5)), (0.0, (0.0, 1.5)), (-1.5, 1.5), (-3.0, 1.5), (0.5, 1.5), (math.nan, 1.5)],
-)
-def test_a_base_that_may_not_reverse_as_fast(slowest, found):
-    odometry, command = base()
-    parameters = {command.subscribers[0].node: {"linear.x.max_velocity": 1.5, "linear.x.min_velocity": slowest}}
-    contract, _ = described(odometry, command, parameters=parameters)
-    assert contract.actuators["base"].joints["linear.x"].velocity == found
-
-
-@pytest.mark.parametrize(
-    ("parameters", "acceleration", "deceleration"),
+    ("parameters", "limits"),
     [
-        ({"max_acceleration": 2.5, "max_deceleration": -0.5}, 2.5, 0.5),
-        ({"max_acceleration": 2.5, "min_acceleration": -0.5}, 2.5, 0.5),
-        ({"max_acceleration": 2.5, "max_deceleration": -2.0, "max_deceleration_reverse": 0.5}, 2.5, 0.5),
-        ({"max_acceleration": 2.5, "max_acceleration_reverse": -1.0, "max_deceleration": math.nan}, 1.0, None),
+        *(({"max_velocity": 1.5, "min_velocity": low}, {"velocity": (low, 1.5)}) for low in (-0.2, 0.0)),
+        *(({"max_velocity": 1.5, "min_velocity": low}, {"velocity": 1.5}) for low in (-1.5, -3.0, 0.5, math.nan)),
+        ({"max_acceleration": 2.5, "max_deceleration": -0.5}, {"acceleration": 2.5, "deceleration": 0.5}),
+        ({"max_acceleration": 2.5, "min_acceleration": -0.5}, {"acceleration": 2.5, "deceleration": 0.5}),
+        ({"max_deceleration": -2.0, "max_deceleration_reverse": 0.5}, {"deceleration": 0.5}),
+        ({"max_acceleration": 2.5, "max_acceleration_reverse": -1.0}, {"acceleration": 1.0, "deceleration": None}),
+        ({"max_acceleration": 2.5, "max_deceleration": math.nan}, {"acceleration": 2.5, "deceleration": None}),
     ],
 )
-def test_a_base_that_brakes_more_slowly_than_it_accelerates(parameters, acceleration, deceleration):
+def test_the_smallest_limits_of_the_controller_of_a_base_are_those_of_its_axis(parameters, limits):
     odometry, command = base()
     named = {f"linear.x.{name}": value for name, value in parameters.items()}
     contract, _ = described(odometry, command, parameters={command.subscribers[0].node: named})
-    limits = contract.actuators["base"].joints["linear.x"]
-    assert (limits.acceleration, limits.deceleration) == (acceleration, deceleration)
+    found = contract.actuators["base"].joints["linear.x"]
+    assert {key: getattr(found, key) for key in limits} == limits
 
 
-def test_a_limit_of_the_description_is_never_rounded_up():
-    contract, _ = described(*arm(), descriptions=urdf(velocity=2.6179938))
-    assert contract.actuators["arm"].joints["j1"].velocity == 2.617993
+def test_a_limit_of_the_description_is_never_rounded_up_and_a_scoped_name_is_kept():
+    topics = states(joints=("arm::j1", "1e5")), subscribed("/arm/commands")
+    contract, _ = described(*topics, descriptions=urdf(("arm::j1", "1e5"), velocity=2.6179938))
+    assert {name: each.velocity for name, each in contract.actuators["arm"].joints.items()} == {
+        "arm::j1": 2.617993,
+        "1e5": 2.617993,
+    }
 
 
 def test_a_topic_for_each_joint_is_matched_by_whole_names():
@@ -467,19 +439,16 @@ def test_a_scan_whose_increment_ends_before_its_last_angle_has_the_angles_of_its
     sample = {"range_max": 8.0, "size": 453, "largest": 460, "angle_min": 0.0, "angle_max": 6.2831, "range_min": 0.02}
     scan = published("/scan", "sensor_msgs/msg/LaserScan", {**sample, "angle_increment": increment})
     contract, gaps = described(*base(), scan)
+    assert contract.observation_space["scan_ranges"].shape == (453,)
     assert contract.sensors["scan"].fields["ranges"].resample.angles.max_rad == pytest.approx(last, abs=1e-6)
     rays = contract.backends["mujoco"]["sources"]["scan"]["rays"]
     assert rays["angle_max_rad"] == pytest.approx(last, abs=1e-6)
     assert any("angles of /scan: the last of 453 rays" in gap for gap in gaps) is (last < 6.0)
 
 
-def test_a_scan_of_varying_length_is_resampled_and_a_cloud_has_a_number_of_points():
-    sample = {"range_max": 8.0, "size": 453, "largest": 460, "angle_min": 0.0, "angle_max": 6.2831, "range_min": 0.02}
-    scan = published("/scan", "sensor_msgs/msg/LaserScan", sample)
+def test_a_cloud_has_a_number_of_points():
     cloud = published("/points", "sensor_msgs/msg/PointCloud2", {"frame": "lidar", "cloud": True})
-    contract, gaps = described(*arm(), scan, cloud, published("/odd", "sensor_msgs/msg/PointCloud2", {"cloud": False}))
-    assert contract.observation_space["scan_ranges"].shape == (453,)
-    assert contract.sensors["scan"].fields["ranges"].resample.angles.max_rad == 6.2831
+    contract, gaps = described(*arm(), cloud, published("/odd", "sensor_msgs/msg/PointCloud2", {"cloud": False}))
     assert contract.observation_space["sensor_points"].shape == (1024, 3)
     assert any("points of /points that the policy needs" in gap for gap in gaps)
     assert any("not observed: /odd" in gap for gap in gaps)
@@ -524,39 +493,37 @@ def test_a_base_has_a_world_with_every_sensor_that_can_be_simulated():
     assert any("a simulated p (sensor_msgs/msg/Range)" in gap for gap in gaps)
 
 
-def twin(space):
-    states_of = states(f"/{space}/joint_states", joints=(f"{space}_j1", f"{space}_j2"))
-    return states_of, subscribed(f"/{space}/arm_controller/commands", node=f"/{space}/arm_controller")
-
-
-def test_parts_with_equal_topics_are_named_by_their_namespaces():
-    contract, _ = described(*twin("left"), *twin("right"), namespace="/")
+def test_parts_with_equal_topics_are_named_by_their_namespaces_and_a_second_arm_by_its_controller():
+    twins = [
+        part
+        for space in ("left", "right")
+        for part in (
+            states(f"/{space}/joint_states", joints=(f"{space}_j1", f"{space}_j2")),
+            subscribed(f"/{space}/arm_controller/commands", node=f"/{space}/arm_controller"),
+        )
+    ]
+    contract, _ = described(*twins, namespace="/")
     assert sorted(contract.actuators) == ["left_arm", "right_arm"]
     assert sorted(contract.sensors) == ["left_joints", "right_joints"]
-
-
-def test_a_second_arm_has_the_name_of_its_controller():
-    topics = (
-        states(joints=("j1", "j2")),
-        subscribed("/arm_controller/commands"),
-        subscribed("/torso_controller/commands"),
-    )
+    topics = states(), subscribed("/arm_controller/commands"), subscribed("/torso_controller/commands")
     parameters = {"/arm_controller": {"joints": ["j1"]}, "/torso_controller": {"joints": ["j2"]}}
     contract, _ = described(*topics, parameters=parameters)
-    assert sorted(contract.actuators) == ["arm", "torso_arm"]
     assert {name: list(spec.joints) for name, spec in contract.actuators.items()} == {
         "arm": ["j1"],
         "torso_arm": ["j2"],
     }
 
 
-@pytest.mark.parametrize(("stamp", "is_simulated"), [("simulated", True), ("sound", False)])
-def test_stamps_of_simulated_time_use_it(stamp, is_simulated):
+@pytest.mark.parametrize(
+    ("stamp", "timeline", "is_simulated"),
+    [("simulated", "header", True), ("sound", "header", False), ("zero", "receive", False)],
+)
+def test_sensors_use_simulated_stamps_but_no_missing_ones(stamp, timeline, is_simulated):
     topics = arm()
     topics[0].stamp = stamp
     contract, _ = described(*topics)
     assert contract.backends["real"].get("use_sim_time", False) is is_simulated
-    assert contract.sensors["joints"].timeline == "header"
+    assert contract.sensors["joints"].timeline == timeline
 
 
 def test_what_the_graph_lacks_has_a_hint():
@@ -567,5 +534,3 @@ def test_what_the_graph_lacks_has_a_hint():
     assert any("linear.x.min_velocity of /cmd_vel is 0.1" in gap for gap in gaps)
     assert any("/battery_state (BatteryState) is not observed" in gap for gap in gaps)
     assert not any("/battery_state (sensor_msgs" in gap for gap in gaps)  # once
-    _, gaps = described(states(velocity={}), subscribed("/arm/commands"))
-    assert any("velocities of the joints of /joint_states" in gap for gap in gaps)

@@ -13,7 +13,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import JointState, LaserScan
-from std_msgs.msg import Bool, Float64, Float64MultiArray, String
+from std_msgs.msg import Bool, Float64MultiArray, String
 from trajectory_msgs.msg import JointTrajectory
 
 from embodied_env.messages.message_types import message_class
@@ -72,6 +72,12 @@ class OddRobot:
     def stamp(self):
         return self.node.get_clock().now().to_msg()
 
+    def states(self, positions):
+        """Return stamped joint states."""
+        message = JointState(name=list(positions), position=list(positions.values()))
+        message.header.stamp = self.stamp()
+        return message
+
     def close(self):
         self._ended.set()
         self._thread.join()
@@ -104,9 +110,7 @@ class NamespacedArm(OddRobot):
             self.positions |= dict(zip(message.joint_names, message.points[-1].positions, strict=True))
 
     def publish(self):
-        message = JointState(name=list(self.positions), position=list(self.positions.values()))
-        message.header.stamp = self.stamp()
-        self._states.publish(message)
+        self._states.publish(self.states(self.positions))
 
 
 class ControlledArm(OddRobot):
@@ -133,9 +137,7 @@ class ControlledArm(OddRobot):
         self.positions |= dict(zip(message.joint_names, message.points[-1].positions, strict=True))
 
     def publish(self):
-        message = JointState(name=list(self.positions), position=list(self.positions.values()))
-        message.header.stamp = self.stamp()
-        self._states.publish(message)
+        self._states.publish(self.states(self.positions))
 
 
 class Base(OddRobot):
@@ -164,22 +166,6 @@ class Base(OddRobot):
         self._scan.publish(scan)
 
 
-class Gripper(OddRobot):
-    """A gripper with one prismatic joint, closed, without robot_description or velocities."""
-
-    def build(self):
-        self.position = 0.0
-        self._states = self.node.create_publisher(JointState, "gripper/joint_states", 10)
-        self._stop = self.node.create_publisher(Bool, "gripper/estop", 10)
-        self.node.create_subscription(Float64, "gripper/command", lambda m: setattr(self, "position", m.data), 10)
-
-    def publish(self):
-        message = JointState(name=["finger_slide"], position=[self.position])
-        message.header.stamp = self.stamp()
-        self._states.publish(message)
-        self._stop.publish(Bool(data=False))
-
-
 class ArmWithActionServer(OddRobot):
     """Takes positions of two joints on a topic, and those of a finger by goals of an action server."""
 
@@ -205,9 +191,7 @@ class ArmWithActionServer(OddRobot):
         return self._type.Result(reached_goal=True)
 
     def publish(self):
-        message = JointState(name=list(self.positions), position=list(self.positions.values()))
-        message.header.stamp = self.stamp()
-        self._states.publish(message)
+        self._states.publish(self.states(self.positions))
 
     def close(self):
         self._ended.set()
@@ -247,9 +231,7 @@ class Quadruped(OddRobot):
         )
         self._odometry.publish(message)
         legs = [f"{leg}_{part}_joint" for leg in ("FL", "FR", "RL", "RR") for part in ("hip", "thigh", "calf")]
-        states = JointState(name=legs, position=[0.1] * 12)
-        states.header.stamp = self.stamp()
-        self._states.publish(states)
+        self._states.publish(self.states(dict.fromkeys(legs, 0.1)))
 
 
 class SharedNode(OddRobot):
