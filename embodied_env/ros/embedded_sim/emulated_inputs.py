@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,21 @@ from embodied_env.errors import ContractError, MissingDependencyError
 from embodied_env.messages.any_message import write_path
 from embodied_env.messages.declaration import Message
 from embodied_env.messages.message_types import message_class
-from embodied_env.ros.robot.estops import EstopSpec, check_input, is_installed, spec_in_use
+from embodied_env.ros.robot.estops import SafetyInputSpec, check_input, is_installed, spec_in_use
 from embodied_env.ros.robot.robot_profile import PATH, ActiveSpec, parse_real_profile
 from embodied_env.timing.clock import NS_PER_S
 
 _REPEATS = 5  # messages per timeout, since one may be late
 _LIFECYCLE_IDS = {"inactive": 2, "active": 3}  # ids of lifecycle_msgs/msg/State
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstopSpec(SafetyInputSpec):
+    """A safety input with its name."""
+
+    name: str
+
 
 Inputs = Mapping[str, EstopSpec | ActiveSpec]
 """Safety inputs by the key of the profile and their name, as in ``estop/button`` or ``active/program``.

@@ -16,7 +16,7 @@ from embodied_env.errors import ContractError, EmbodiedEnvError
 from embodied_env.messages.commands import COMMAND_MESSAGES
 from embodied_env.messages.message_types import message_class
 from embodied_env.ros.robot.contract_checks import chosen_check
-from embodied_env.ros.robot.estops import EstopInputs, EstopSpec, estop_specs
+from embodied_env.ros.robot.estops import EstopInputs, SafetyInputSpec, estop_specs
 from embodied_env.ros.robot.sensor_publishers import SENSOR_TOPICS, SensorPublishers
 from embodied_env.ros.transport.publishers import publisher_names
 from embodied_env.ros.transport.receiver import ReceivedMessage, stamped
@@ -76,7 +76,6 @@ class RosRelayPublisher:
     """The publishers of a relay."""
 
     def __init__(self, actuators: ActuatorPublishers, node: Node) -> None:
-        """Create the other publishers."""
         self._actuators = actuators
         self._joint_state = message_class("sensor_msgs/msg/JointState")
         self._string = message_class("std_msgs/msg/String")
@@ -113,14 +112,13 @@ class RelayNode:
         contract: Contract,
         *,
         namespace: str | None,
-        estops: tuple[EstopSpec, ...],
+        estops: Mapping[str, SafetyInputSpec],
         shared: Sequence[str],
         downstream_timeout_s: float | None,
         context: Context,
         filters: Mapping[str, CommandFilter],
         confirm_chosen: bool,
     ) -> None:
-        """Create the node, its topics and its services."""
         self._contract = contract
         self._clock = SteadyClock()
         self._context = context
@@ -142,7 +140,7 @@ class RelayNode:
         )
         self._estops = EstopInputs(estops, self._clock)
         self._publishers = SensorPublishers(
-            contract, self.node, self._clock, shared=shared, inputs=[spec.topic for spec in estops]
+            contract, self.node, self._clock, shared=shared, inputs=[spec.topic for spec in estops.values()]
         )
         self._sensors = tuple(dict.fromkeys((*self._core.sensors, *self._core.velocity_sensors)))
         self._sensor_problems = dict.fromkeys(self._sensors, 0)
@@ -161,9 +159,9 @@ class RelayNode:
             qos = NEWEST if sensor.qos is None else sensor_qos(sensor)
             take = stamped(name, self._clock, self._guarded(self._on_sensor(name)))
             node.create_subscription(message_class(sensor.type), sensor.topic, take, qos)
-        for spec in self._estops.specs:
+        for name, spec in self._estops.specs.items():
             qos = LATCHED if spec.latched else NEWEST
-            take = stamped(spec.name, self._clock, self._guarded(self._on_input(spec)))
+            take = stamped(name, self._clock, self._guarded(self._on_input))
             node.create_subscription(message_class(spec.type), spec.topic, take, qos)
         self._commands = node.create_subscription(
             message_class("sensor_msgs/msg/JointState"), "~/command", self._guarded(self._on_command), RELIABLE
@@ -195,13 +193,10 @@ class RelayNode:
 
         return on_message
 
-    def _on_input(self, spec: EstopSpec) -> Callable[[ReceivedMessage], None]:
-        def on_message(arrival: ReceivedMessage) -> None:
-            self._publishers.add(spec.topic, arrival)
-            self._estops.put(spec.name, arrival.message)
-            self._check_inputs()  # now, not only at the next tick
-
-        return on_message
+    def _on_input(self, arrival: ReceivedMessage) -> None:
+        self._publishers.add(self._estops.specs[arrival.key].topic, arrival)
+        self._estops.put(arrival.key, arrival.message)
+        self._check_inputs()  # now, not only at the next tick
 
     def _on_command(self, message: Any) -> None:  # noqa: ANN401 - a generated type
         self._check_inputs()  # first, since a command does not identify its sender

@@ -19,7 +19,7 @@ from embodied_env.errors import BackendNotReadyError, MissingDependencyError
 from embodied_env.messages.any_message import follow
 from embodied_env.messages.declaration import Message
 from embodied_env.messages.message_types import message_class
-from embodied_env.ros.robot.estops import ignoring, is_one_of
+from embodied_env.ros.robot.estops import GRAPH_DELAY_NS, ignoring, is_one_of
 from embodied_env.ros.robot.robot_profile import TRANSITION_EVENT, ActiveSpec
 from embodied_env.ros.transport.qos import RELIABLE, input_qos
 from embodied_env.ros.transport.receive_thread import ReceiveThread
@@ -39,116 +39,23 @@ ActiveStatus = tuple[bool, str]
 _ACTIVE_ID = 3  # lifecycle_msgs/msg/State.PRIMARY_STATE_ACTIVE
 _ACTIVE = "active"  # controller_manager_msgs/msg/ControllerState.state
 _NO_STATUS = "no status received"
-_GRAPH_DELAY_NS = NS_PER_S  # a publisher whose message has arrived may not be in the graph yet
-
-
-class ActivationMonitor:
-    """Subscribes to the transitions of lifecycle nodes and to topics, and polls the services twice a second."""
-
-    def __init__(
-        self, specs: Mapping[str, ActiveSpec], node: Node, listener: ReceiveThread, clock: Clock, *, bound_ns: int
-    ) -> None:
-        """Subscribe and create the clients before `listener`, whose lock guards the states, starts."""
-        self._node = node
-        self._listener = listener
-        self._clock = clock
-        self._states = ActivationStates(specs, clock, bound_ns=bound_ns)
-        self._clients: dict[str, Client] = {}
-        self._pending: dict[str, tuple[Any, int]] = {}  # the request in flight to each service, and when it was sent
-        for name, spec in specs.items():
-            if spec.service is not None:
-                self._clients[name] = _create_client(node, spec.types[0], spec.service, name)
-            if spec.node is not None:
-                listener.subscribe(name, TRANSITION_EVENT, f"{spec.node}/transition_event", RELIABLE, self._on_message)
-            elif spec.topic is not None:
-                listener.subscribe(name, spec.type, spec.topic, input_qos(latched=spec.latched), self._on_message)
-        if specs:
-            node.create_timer(POLL_PERIOD_S, self._poll, clock=RosClock(clock_type=ClockType.STEADY_TIME))
-
-    def _on_message(self, arrival: ReceivedMessage) -> None:
-        spec = self._states.specs[arrival.key]
-        if spec.node is not None:
-            status = lifecycle_state(arrival.message.goal_state, spec.node)
-        else:
-            status = topic_state(arrival.message, spec)
-        self._states.put(arrival.key, status)
-
-    def _poll(self) -> None:
-        with self._listener.condition:
-            for name in self._clients:
-                self._call(name)
-            self._states.mark_unpublished(
-                lambda topic: self._node.count_publishers(self._node.resolve_topic_name(topic))
-            )
-
-    def _call(self, name: str) -> None:
-        """Call a service, unless a request is in flight or the service is not available."""
-        client, now_ns = self._clients[name], self._clock.now_ns()
-        if name in self._pending and now_ns - self._pending[name][1] > self._states.specs[name].timeout_s * NS_PER_S:
-            self._cancel(name)
-        if name not in self._pending and client.service_is_ready():
-            future = client.call_async(client.srv_type.Request())
-            self._pending[name] = future, now_ns
-            future.add_done_callback(partial(self._on_response, name))
-
-    def _cancel(self, name: str) -> None:
-        if name in self._pending:
-            future, _ = self._pending.pop(name)
-            self._clients[name].remove_pending_request(future)
-
-    def _on_response(self, name: str, future: Any) -> None:  # noqa: ANN401 - rclpy's
-        with self._listener.condition:
-            if name not in self._pending or self._pending[name][0] is not future:
-                return  # it was cancelled
-            del self._pending[name]
-            spec, response = self._states.specs[name], future.result()
-            if spec.node is not None:
-                status = lifecycle_state(response.current_state, spec.node)
-            else:
-                status = controller_state(response, spec.controller or "", spec.manager)
-            self._states.put(name, status)
-            self._listener.condition.notify_all()
-
-    def states(self) -> dict[str, InputState]:
-        """Return the states (`ActivationStates.states`), under the listener's lock."""
-        return self._states.states()
-
-    def missing(self) -> list[str]:
-        """Return the names without a status since `begin`, under the listener's lock."""
-        return self._states.missing()
-
-    def begin(self, deadline_ns: int) -> None:
-        """Poll again, and raise BackendNotReadyError unless everything is active at `deadline_ns` (steady clock)."""
-        specs, missing = self._states.specs, self._states.missing
-        with self._listener.condition:
-            self._states.begin()
-            for name in self._clients:
-                self._cancel(name)
-                self._call(name)
-            if not self._listener.wait_until(lambda: not missing(), deadline_ns):
-                sources = [f"{name} (from {specs[name].service or specs[name].topic})" for name in missing()]
-                raise BackendNotReadyError(f"no status received of {', '.join(sources)} (backends.real.active)")
-            problems = [f"{name} is {state}" for name, state in self._states.states().items() if not state.is_ok]
-        if problems:
-            raise BackendNotReadyError(f"required to be active: {'; '.join(problems)} (backends.real.active)")
 
 
 class ActivationStates:
-    """State of each source, which is ok, lapsed (HOLD) or, `bound_ns` later, inactive (STOP).
+    """State of each source on the steady clock, which is ok, lapsed (HOLD) or, `bound_ns` later, inactive (STOP).
 
-    A lapse lasts until `begin`, even if the source becomes active again, since its controller released the robot
+    A lapse lasts until `clear`, even if the source becomes active again, since its controller released the robot
     meanwhile.
     """
 
     def __init__(self, specs: Mapping[str, ActiveSpec], clock: Clock, *, bound_ns: int) -> None:
-        """Start with every source unknown, on the steady clock `clock`."""
         self.specs = specs
         self._clock = clock
         self._bound_ns = bound_ns
         self._received: dict[str, tuple[bool, str, int]] = {}  # the status, and when it was received
         self._lapsed: dict[str, tuple[int, str]] = {}  # since when, and why
 
-    def begin(self) -> None:
+    def clear(self) -> None:
         """Clear all lapses, so that services must respond again, and keep the last value of each topic."""
         self._lapsed.clear()
         self._received = {name: last for name, last in self._received.items() if self.specs[name].topic is not None}
@@ -166,13 +73,13 @@ class ActivationStates:
         now_ns = self._clock.now_ns()
         for name, (_, _, received_ns) in tuple(self._received.items()):
             spec = self.specs[name]
-            if not spec.latched or spec.topic is None or now_ns - received_ns < _GRAPH_DELAY_NS:
+            if not spec.latched or spec.topic is None or now_ns - received_ns < GRAPH_DELAY_NS:
                 continue
             if not count_publishers(spec.topic):
                 self.put(name, (False, f"no publisher on {spec.topic}"))
 
     def missing(self) -> list[str]:
-        """Return the names without a status since `begin`."""
+        """Return the names without a status since `clear`."""
         return [name for name in self.specs if name not in self._received]
 
     def states(self) -> dict[str, InputState]:
@@ -197,6 +104,85 @@ class ActivationStates:
         silent_s = (now_ns - received_ns) / NS_PER_S
         is_late = silent_s > spec.timeout_s and not spec.latched
         return f"no message from {spec.service or spec.topic} for {silent_s:.1f} s" if is_late else ""
+
+
+class ActivationMonitor(ActivationStates):
+    """Subscribes to the transitions of lifecycle nodes and to topics, and polls the services twice a second."""
+
+    def __init__(
+        self, specs: Mapping[str, ActiveSpec], node: Node, listener: ReceiveThread, clock: Clock, *, bound_ns: int
+    ) -> None:
+        """Subscribe and create the clients before `listener`, whose lock guards the states, starts."""
+        super().__init__(specs, clock, bound_ns=bound_ns)
+        self._node = node
+        self._listener = listener
+        self._clients: dict[str, Client] = {}
+        self._pending: dict[str, tuple[Any, int]] = {}  # the request in flight to each service, and when it was sent
+        for name, spec in specs.items():
+            if spec.service is not None:
+                self._clients[name] = _create_client(node, spec.types[0], spec.service, name)
+            if spec.node is not None:
+                listener.subscribe(name, TRANSITION_EVENT, f"{spec.node}/transition_event", RELIABLE, self._on_message)
+            elif spec.topic is not None:
+                listener.subscribe(name, spec.type, spec.topic, input_qos(latched=spec.latched), self._on_message)
+        if specs:
+            node.create_timer(POLL_PERIOD_S, self._poll, clock=RosClock(clock_type=ClockType.STEADY_TIME))
+
+    def _on_message(self, arrival: ReceivedMessage) -> None:
+        spec = self.specs[arrival.key]
+        if spec.node is not None:
+            status = lifecycle_state(arrival.message.goal_state, spec.node)
+        else:
+            status = topic_state(arrival.message, spec)
+        self.put(arrival.key, status)
+
+    def _poll(self) -> None:
+        with self._listener.condition:
+            for name in self._clients:
+                self._call(name)
+            self.mark_unpublished(lambda topic: self._node.count_publishers(self._node.resolve_topic_name(topic)))
+
+    def _call(self, name: str) -> None:
+        client, now_ns = self._clients[name], self._clock.now_ns()
+        if name in self._pending and now_ns - self._pending[name][1] > self.specs[name].timeout_s * NS_PER_S:
+            self._cancel(name)
+        if name not in self._pending and client.service_is_ready():
+            future = client.call_async(client.srv_type.Request())
+            self._pending[name] = future, now_ns
+            future.add_done_callback(partial(self._on_response, name))
+
+    def _cancel(self, name: str) -> None:
+        if name in self._pending:
+            future, _ = self._pending.pop(name)
+            self._clients[name].remove_pending_request(future)
+
+    def _on_response(self, name: str, future: Any) -> None:  # noqa: ANN401 - rclpy's
+        with self._listener.condition:
+            if name not in self._pending or self._pending[name][0] is not future:
+                return  # it was cancelled
+            del self._pending[name]
+            spec, response = self.specs[name], future.result()
+            if spec.node is not None:
+                status = lifecycle_state(response.current_state, spec.node)
+            else:
+                status = controller_state(response, spec.controller or "", spec.manager)
+            self.put(name, status)
+            self._listener.condition.notify_all()
+
+    def begin(self, deadline_ns: int) -> None:
+        """Poll again, and raise BackendNotReadyError unless everything is active at `deadline_ns` (steady clock)."""
+        with self._listener.condition:
+            self.clear()
+            for name in self._clients:
+                self._cancel(name)
+                self._call(name)
+            if not self._listener.wait_until(lambda: not self.missing(), deadline_ns):
+                missing = {name: self.specs[name] for name in self.missing()}
+                sources = [f"{name} (from {spec.service or spec.topic})" for name, spec in missing.items()]
+                raise BackendNotReadyError(f"no status received of {', '.join(sources)} (backends.real.active)")
+            problems = [f"{name} is {state}" for name, state in self.states().items() if not state.is_ok]
+        if problems:
+            raise BackendNotReadyError(f"required to be active: {'; '.join(problems)} (backends.real.active)")
 
 
 def lifecycle_state(state: Message, node: str) -> ActiveStatus:

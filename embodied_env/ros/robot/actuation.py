@@ -105,7 +105,6 @@ class ControllerState:
     """
 
     def __init__(self, spec: ControllerStateSpec, layout: ActionLayout) -> None:
-        """Start with no command sent and none in force."""
         self._spec = spec
         self._layout = layout
         self._sent: deque[tuple[int, FloatArray]] = deque(maxlen=_KEPT_COMMANDS)

@@ -58,17 +58,28 @@ _TIMES = ("obs_to_command_s", "period_s", "overrun_s")
 
 
 class Diagnostics:
-    """Observer that publishes the status of a `DiagnosticsAggregator` and never affects the step when that fails."""
+    """Observer that publishes the statuses of the steps, and never affects a step when that fails."""
 
     def __init__(self, contract: Contract, clock: Clock) -> None:
-        """Start observing without publishing before `connect`."""
-        self._aggregator = DiagnosticsAggregator(contract, clock)
+        """Start before the first step, on the steady clock `clock`, without publishing before `connect`."""
         self._hardware_id = f"{contract.name} {contract.fingerprint[:12]}"
         self._lock = threading.Lock()
         self._node: Node | None = None
         self._publisher: Any = None
         self._thresholds: Mapping[str, float] = THRESHOLDS
         self._published = 0
+        self._clock = clock
+        self._rate_hz = 1.0 / contract.control_period_s
+        self._warn_share = contract.safety.intervention.warn_share
+        self._stale_ns = round(max(NS_PER_S, _STALE_PERIODS * contract.control_period_ns))
+        self._window = _Window()
+        self._info: Mapping[str, Any] = {}
+        self._end_reason = ""
+        self._is_running = False
+        self._stepped_ns: int | None = None
+        self._total_missed = 0
+        self._final_levels = dict.fromkeys(("gates", "latency", "sensors"), DiagnosticLevel.OK)
+        self._published_levels: Mapping[str, DiagnosticLevel] = {}
 
     def connect(self, node: Node) -> None:
         """Publish from `node`, every second and when a level rises."""
@@ -88,7 +99,7 @@ class Diagnostics:
     def observe(self, transition: Transition) -> None:
         """Add a step and publish at once if a level rises."""
         with self._lock:
-            if self._aggregator.add(transition):
+            if self.add(transition):
                 self._publish()
 
     def _on_timer(self) -> None:
@@ -99,29 +110,12 @@ class Diagnostics:
         if self._node is None:
             return
         self._published += 1
-        statuses = (*self._aggregator.publishable(self._thresholds), heartbeat(self._published))
+        statuses = (*self.publishable(self._thresholds), heartbeat(self._published))
         message = diagnostic_array(self._node, self._hardware_id, statuses)
         with contextlib.suppress(RuntimeError):  # the context was shut down elsewhere
             self._publisher.publish(message)
 
-
-class DiagnosticsAggregator:
-    """Computes the statuses from transitions, without ROS. Not thread-safe."""
-
-    def __init__(self, contract: Contract, clock: Clock) -> None:
-        """Start before the first step, on the steady clock `clock`."""
-        self._clock = clock
-        self._rate_hz = 1.0 / contract.control_period_s
-        self._warn_share = contract.safety.intervention.warn_share
-        self._stale_ns = round(max(NS_PER_S, _STALE_PERIODS * contract.control_period_ns))
-        self._window = _Window()
-        self._info: Mapping[str, Any] = {}
-        self._end_reason = ""
-        self._is_running = False
-        self._stepped_ns: int | None = None
-        self._total_missed = 0
-        self._final_levels = dict.fromkeys(("gates", "latency", "sensors"), DiagnosticLevel.OK)
-        self._published_levels: Mapping[str, DiagnosticLevel] = {}
+    # ------------------------------------------------------------------------------ the statuses, under the lock
 
     def add(self, transition: Transition) -> bool:
         """Add a step and return whether a level is higher than the last published or no longer stale."""
@@ -288,9 +282,7 @@ class Status:
 
 
 @dataclass(kw_only=True)
-class _Window:
-    """Totals of the steps since the last message."""
-
+class _Window:  # since the last message
     steps: int = 0
     missed: int = 0
     times: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in _TIMES})

@@ -23,7 +23,9 @@ from embodied_env.timing.clock import NS_PER_S, Clock
 
 Kind = Literal["estop", "robot_mode"]
 
-_GRAPH_DELAY_NS = NS_PER_S  # a publisher whose message has arrived may not be in the graph yet
+GRAPH_DELAY_NS = NS_PER_S
+"""Time after which a publisher whose message has arrived is in the graph."""
+
 _UNSAFE: Mapping[str, InputStatus] = {"estop": InputStatus.ACTIVE, "robot_mode": InputStatus.PROTECTIVE_STOP}
 
 
@@ -50,29 +52,21 @@ class SafetyInputSpec:
     variant: Variant | None = None  # type and path in use where the message package of `type` is not installed
 
 
-@dataclass(frozen=True, kw_only=True)
-class EstopSpec(SafetyInputSpec):
-    """A safety input with its name."""
-
-    name: str
-
-
 def estop_specs(
     estop: Mapping[str, Mapping[str, Any]] | None, path: str, *, ignored: Collection[str] = ()
-) -> tuple[EstopSpec, ...]:
+) -> dict[str, SafetyInputSpec]:
     """Parse and check the safety inputs ``estop`` of a profile, at `path`, with variants in use and without `ignored`.
 
     Raises ContractError, or MissingDependencyError for an input that cannot be read.
     """
     require(estop is None or isinstance(estop, Mapping), path, f"invalid value {estop!r} (expected a mapping or null)")
-    specs = []
+    specs = {}
     for name, values in (estop or {}).items():
         spec = spec_in_use(parse_as(SafetyInputSpec, values, path=f"{path}.{name}"))
-        if name in ignored and not is_installed(spec.type):
-            continue
-        check_input(spec, f"{path}.{name}")
-        specs.append(EstopSpec(name=name, **vars(spec)))
-    return tuple(specs)
+        if name not in ignored or is_installed(spec.type):
+            check_input(spec, f"{path}.{name}")
+            specs[name] = spec
+    return specs
 
 
 def spec_in_use(spec: SafetyInputSpec) -> SafetyInputSpec:
@@ -132,18 +126,16 @@ def check_field_path(path: str, type_name: str, field_path: str) -> Any:  # noqa
 
 
 class EstopInputs:
-    """State of each safety input, from messages that the caller passes in."""
+    """State of each safety input, from messages that the caller passes in, on the steady clock of their arrival."""
 
-    def __init__(self, specs: tuple[EstopSpec, ...], clock: Clock) -> None:
-        """Start with every input unknown and `clock`, the steady clock of arrivals."""
+    def __init__(self, specs: Mapping[str, SafetyInputSpec], clock: Clock) -> None:
         self.specs = specs
         self._clock = clock
-        self._by_name = {spec.name: spec for spec in specs}
         self._received: dict[str, tuple[bool, int]] = {}  # whether it was safe, and when it arrived
 
     def put(self, name: str, message: Message) -> None:
         """Store a message of the input `name` that has just arrived, where an unreadable message is not safe."""
-        spec = self._by_name[name]
+        spec = self.specs[name]
         try:
             is_safe = is_one_of(follow(message, spec.path), spec.safe)
         except (AttributeError, IndexError, TypeError, ValueError):
@@ -153,39 +145,39 @@ class EstopInputs:
     def forget_unpublished(self, count_publishers: Callable[[str], int]) -> None:
         """Drop the last value of each latched input that has lost its publisher, since a change would go unreported."""
         now_ns = self._clock.now_ns()
-        for spec in self.specs:
-            _, arrived_ns = self._received.get(spec.name, (False, now_ns))
-            is_settled = now_ns - arrived_ns > _GRAPH_DELAY_NS
+        for name, spec in self.specs.items():
+            _, arrived_ns = self._received.get(name, (False, now_ns))
+            is_settled = now_ns - arrived_ns > GRAPH_DELAY_NS
             if spec.latched and is_settled and not count_publishers(spec.topic):
-                del self._received[spec.name]
+                del self._received[name]
 
     def states(self) -> dict[str, InputState]:
         """Return the state of each input, unknown before its first message."""
         now_ns = self._clock.now_ns()
-        return {spec.name: self._state(spec, now_ns) for spec in self.specs}
+        return {name: self._state(name, spec, now_ns) for name, spec in self.specs.items()}
 
-    def described(self) -> dict[str, InputState]:
-        """Return the states, with the topic and the remedy of each problem.
-
-        A problem reads like "active: topic /x; release it".
-        """
-        return {name: _describe(self._by_name[name], state) for name, state in self.states().items()}
-
-    def _state(self, spec: EstopSpec, now_ns: int) -> InputState:
-        if spec.name not in self._received:
+    def _state(self, name: str, spec: SafetyInputSpec, now_ns: int) -> InputState:
+        if name not in self._received:
             return INPUT_UNKNOWN
-        is_safe, arrived_ns = self._received[spec.name]
+        is_safe, arrived_ns = self._received[name]
         if not is_safe:
             return InputState(_UNSAFE[spec.kind])
         if not spec.latched and now_ns - arrived_ns > spec.timeout_s * NS_PER_S:
             return InputState(InputStatus.EXPIRED)
         return INPUT_OK
 
+    def described(self) -> dict[str, InputState]:
+        """Return the states, with the topic and the remedy of each problem.
 
-def _describe(spec: EstopSpec, state: InputState) -> InputState:
+        A problem reads like "active: topic /x; release it".
+        """
+        return {name: _describe(self.specs[name], state) for name, state in self.states().items()}
+
+
+def _describe(spec: SafetyInputSpec, state: InputState) -> InputState:
     if state.is_ok:
         return state
-    (finding,) = safety_input_findings({spec.name: state})
+    (finding,) = safety_input_findings({spec.topic: state})
     release = spec.release if state.status in _UNSAFE.values() else None
     return InputState(state.status, f"topic {spec.topic}; {release or CODE_TABLE[finding.code].remedy}")
 

@@ -83,7 +83,6 @@ def graph_checks(
 
 
 def _clock_checks(profile: RealProfile, node: Node) -> list[Check]:
-    """Return whether simulated time is published where the profile uses it, and whether it is left unused."""
     publishers = ", ".join(publisher_names(node, CLOCK_TOPIC))
     if profile.use_sim_time and not publishers:
         remedy = "start the simulator's clock, or remove backends.real.use_sim_time"
@@ -96,7 +95,6 @@ def _clock_checks(profile: RealProfile, node: Node) -> list[Check]:
 
 
 def _conflicts(topic: str, publishers: SensorPublishers | None) -> list[Problem]:
-    """Return why the messages of a sensor topic cannot be trusted."""
     problem = "" if publishers is None else publishers.problem(topic)
     return [(CONFLICT, problem.partition(": ")[2], REMEDY)] if problem else []
 

@@ -98,7 +98,6 @@ class GripperClient:
         return message
 
     def _on_response(self, goal: _Goal, goal_id: Any, future: Any) -> None:  # noqa: ANN401 - rclpy's
-        """Store whether a goal was accepted, and request its result."""
         is_accepted = future.result().accepted
         with self._lock:
             if is_accepted:

@@ -142,7 +142,6 @@ class RosConfirmation:
             raise BackendNotReadyError(f"the operator declined {self._where}; the robot does not move")
 
     def _on_message(self, arrival: ReceivedMessage) -> None:
-        """Store an answer, unless it was sent before the question."""
         if self._asked_ns is None:
             return
         sent_ns = arrival.info.get("source_timestamp") or 0  # of the system clock of the sender, 0 if not supported

@@ -252,7 +252,6 @@ class RelayClient:
         return CommandId(epoch=self._tag.epoch, seq=self._tag.seq + 1)
 
     def _exchange(self, tag: CommandId, values: FloatArray | Severity, timeout_ns: int) -> RelayReport | None:
-        """Publish a command and return the report on it, or None if it does not arrive in time."""
         listener, end_ns = self._listener, self._clock.now_ns() + timeout_ns
         with listener.condition:
             self._check_reports()

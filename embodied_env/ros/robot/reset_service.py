@@ -50,7 +50,6 @@ class ResetService:
         )
 
     def _set_parameters(self, service: ServiceCaller, request: ResetRequest, deadline_ns: int) -> None:
-        """Set seed and options of the next reset, and a new epoch."""
         parameters = reset_parameters(request)
         results = service.call(deadline_ns, repeat_ns=NS_PER_S, parameters=parameters).results
         if refused := [result.reason for result in results if not result.successful]:

@@ -182,7 +182,6 @@ class RealBackend:
         return connection
 
     def _connect(self, deadline_ns: int) -> _Connection:
-        """Return the connection once preflight passes."""
         if self._connection is not None and self._connection.listener.failure is not None:
             self.close()
         connection = self._connection or self._open()

@@ -33,7 +33,6 @@ from embodied_env.errors import ContractError, UsageError
 from embodied_env.messages.message_types import JOINT_SENSOR
 from embodied_env.messages.sensor_types import SENSOR_MESSAGES
 from embodied_env.ros.robot.estops import (
-    EstopSpec,
     SafetyInputSpec,
     Variant,
     check_field_path,
@@ -229,10 +228,6 @@ class RealProfile:
     def clock_of(self, sensor: str) -> ClockSpec:
         """Return the clock of a sensor's stamps, which is declared for it or for all sensors, or the default."""
         return self.clocks.get(sensor) or self.clocks.get(EVERY_SENSOR) or ClockSpec()
-
-    def inputs(self) -> tuple[EstopSpec, ...]:
-        """Return the safety inputs with their names."""
-        return tuple(EstopSpec(name=name, **vars(spec)) for name, spec in self.estop.items())
 
 
 def parse_real_profile(contract: Contract) -> RealProfile:

@@ -6,7 +6,7 @@ from embodied_env.contract import Contract
 from embodied_env.core.safety_input_state import INPUT_OK, INPUT_UNKNOWN, InputState, InputStatus
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.robot.activation_monitor import ActivationMonitor
-from embodied_env.ros.robot.estops import EstopInputs, EstopSpec
+from embodied_env.ros.robot.estops import EstopInputs
 from embodied_env.ros.robot.graph_checks import contention
 from embodied_env.ros.robot.robot_profile import RealProfile
 from embodied_env.ros.robot.sensor_publishers import SENSOR_TOPICS, SensorPublishers
@@ -35,20 +35,19 @@ class SafetyInputs:
         self._node = listener.node
         self._listener = listener
         self._clock = clock
-        self._estops = EstopInputs(profile.inputs(), clock)
+        self._estops = EstopInputs(profile.estop, clock)
         self._checked_ns = 0  # the graph, on the steady clock
         self._contention = INPUT_OK
-        self._topics = {spec.name: spec.topic for spec in self._estops.specs}
         self.publishers = SensorPublishers(
-            contract, self._node, clock, shared=profile.shared, inputs=self._topics.values()
+            contract, self._node, clock, shared=profile.shared, inputs=[spec.topic for spec in profile.estop.values()]
         )
-        for spec in self._estops.specs:
-            listener.subscribe(spec.name, spec.type, spec.topic, input_qos(latched=spec.latched), self._store)
+        for name, spec in profile.estop.items():
+            listener.subscribe(name, spec.type, spec.topic, input_qos(latched=spec.latched), self._store)
         bound_ns = contract.safety.observation.stop_steps * contract.control_period_ns
         self._activation = ActivationMonitor(profile.active, self._node, listener, clock, bound_ns=bound_ns)
 
     def _store(self, arrival: ReceivedMessage) -> None:
-        self.publishers.add(self._topics[arrival.key], arrival)
+        self.publishers.add(self._estops.specs[arrival.key].topic, arrival)
         self._estops.put(arrival.key, arrival.message)
 
     def clear_contention(self) -> None:
@@ -57,16 +56,15 @@ class SafetyInputs:
 
     def missing(self) -> list[str]:
         """Return the names of the inputs without a message or response, under the lock."""
-        return [spec.name for spec in self._unknown()] + self._activation.missing()
+        return self._unknown() + self._activation.missing()
 
-    def _unknown(self) -> list[EstopSpec]:
-        states = self._estops.states()
-        return [spec for spec in self._estops.specs if states[spec.name] == INPUT_UNKNOWN]
+    def _unknown(self) -> list[str]:
+        return [name for name, state in self._estops.states().items() if state == INPUT_UNKNOWN]
 
     def wait_for_inputs(self, deadline_ns: int) -> None:
         """Wait until every input has a message, or raise BackendNotReadyError at `deadline_ns` (steady clock)."""
         if not self._listener.wait_until(lambda: not self._unknown(), deadline_ns):
-            topics = ", ".join(spec.topic for spec in self._unknown())
+            topics = ", ".join(self._estops.specs[name].topic for name in self._unknown())
             raise BackendNotReadyError(f"no message from safety inputs on {topics}")
 
     def check_stops(self, deadline_ns: int) -> None:

@@ -99,7 +99,6 @@ class SensorSet:
             self._on_sample(newest)
 
     def _on_clock(self, arrival: ReceivedMessage) -> None:
-        """Store simulated time, and drop all readings if it went back."""
         stamp = arrival.message.clock
         stamp_ns = int(stamp.sec) * NS_PER_S + int(stamp.nanosec)
         if self._sim_time is not None and self._sim_time.on_clock(stamp_ns, arrival.arrival_ns):
@@ -228,7 +227,6 @@ class MessageFilter:
     """
 
     def __init__(self, sensor: SensorSpec, reader: SensorReader, forward: Callable[[ReceivedMessage], None]) -> None:
-        """Pass the messages of `sensor` to `forward`."""
         self._reader = reader
         self._forward = forward
         self._max_wait_ns = round(sensor.max_age_s * NS_PER_S)

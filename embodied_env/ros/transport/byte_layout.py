@@ -194,8 +194,6 @@ class _UnreadableError(Exception):
 
 
 class _LayoutBuilder:
-    """Walks the bytes of a message, field by field."""
-
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._numbers = 0

@@ -125,7 +125,6 @@ class TopicPublishers:
                 stream.others.add(other)
 
     def _continues(self, number: int, names: frozenset[str]) -> bool:
-        """Return whether a message follows the last one of the only publisher."""
         if len(self._streams) != 1 or self._highest:
             return False
         return number == self._streams[0].number + 1 and names == self._streams[0].names

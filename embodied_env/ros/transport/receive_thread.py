@@ -29,7 +29,6 @@ class ReceiveThread:
     """
 
     def __init__(self, node: Node, clock: Clock) -> None:
-        """Create the executor and the thread, where `clock` stamps arrivals."""
         self.condition = threading.Condition()
         self.failure: BaseException | None = None
         self.node = node

@@ -72,7 +72,6 @@ class TopicTap:
     """Passes the messages of one topic to a `MessageTap`."""
 
     def __init__(self, feed: MessageTap, message_type: type, topic: str, qos: QoSProfile | int) -> None:
-        """`topic` is absolute."""
         self._feed = feed
         self._topic = topic
         package, kind, _ = message_type.__module__.split(".", 2)

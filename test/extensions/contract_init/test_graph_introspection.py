@@ -20,8 +20,7 @@ from embodied_env.contract.contract_loader import dump_contract
 from embodied_env.errors import ContractError
 from embodied_env.extensions.contract_init.graph_introspection import read_graph
 from embodied_env.processes.child_process import Child, simulator
-from embodied_env.ros.robot.joint_checks import joint_checks
-from embodied_env.ros.robot.preflight import survey
+from embodied_env.ros.robot.preflight import joint_checks, survey
 from embodied_env.ros.robot.robot_profile import load_real_profile
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import LATCHED

@@ -11,6 +11,7 @@ from embodied_env.messages.message_types import message_class
 from embodied_env.ros.embedded_sim.emulated_inputs import (
     EmulatedService,
     EmulatedTopic,
+    EstopSpec,
     message_of,
     services_of,
     topics_of,
@@ -21,8 +22,8 @@ from embodied_env.timing.clock import NS_PER_S, ManualClock
 
 
 def spec_of(**keys):
-    (spec,) = estop_specs({"the button": {"topic": "button", **keys}}, "backends.real.estop")
-    return replace(spec, name="estop/the button")
+    (spec,) = estop_specs({"the button": {"topic": "button", **keys}}, "backends.real.estop").values()
+    return EstopSpec(name="estop/the button", **vars(spec))
 
 
 class FakeNode:
@@ -62,7 +63,7 @@ class FakeNode:
 )
 def test_a_released_estop_is_ok_and_a_pressed_one_is_not(keys):
     spec = spec_of(**keys)
-    inputs = EstopInputs((spec,), ManualClock())
+    inputs = EstopInputs({spec.name: spec}, ManualClock())
     for pressed, state in ((False, "ok"), (True, "active")):
         inputs.put(spec.name, message_of([spec], {spec.name} if pressed else set()))
         assert texts_of(inputs.states()) == {spec.name: state}

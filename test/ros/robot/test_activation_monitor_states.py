@@ -51,7 +51,7 @@ def test_a_reactivated_source_stays_lapsed_until_the_next_reset():
     assert texts_of(found.states())["driver"].startswith("lapsed")
     clock.advance_ns(BOUND_NS)
     assert texts_of(found.states())["driver"].startswith("inactive")
-    found.begin()
+    found.clear()
     assert found.missing() == ["driver"]
     found.put("driver", ACTIVE)
     assert texts_of(found.states()) == {"driver": "ok"}
@@ -70,7 +70,7 @@ def test_the_last_value_of_a_latched_topic_survives_a_reset_and_never_expires():
     found, clock = activities(ActiveSpec(topic="state", latched=True))
     found.put("driver", ACTIVE)
     clock.advance_ns(100 * NS_PER_S)
-    found.begin()
+    found.clear()
     assert (found.missing(), texts_of(found.states())) == ([], {"driver": "ok"})
 
 

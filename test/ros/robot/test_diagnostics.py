@@ -7,7 +7,7 @@ import pytest
 
 import embodied_env
 from embodied_env.core.code_types import Quality
-from embodied_env.ros.robot.diagnostics import THRESHOLDS, DiagnosticLevel, DiagnosticsAggregator, periodicity
+from embodied_env.ros.robot.diagnostics import THRESHOLDS, DiagnosticLevel, Diagnostics, periodicity
 from embodied_env.testing import SpyObserver
 from embodied_env.timing.clock import NS_PER_S, ManualClock
 
@@ -29,7 +29,7 @@ def transitions():
 @pytest.fixture
 def bench():
     clock = ManualClock(start_ns=NS_PER_S)
-    return DiagnosticsAggregator(ARM, clock), clock
+    return Diagnostics(ARM, clock), clock
 
 
 def levels(health):

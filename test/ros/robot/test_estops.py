@@ -6,19 +6,19 @@ import pytest
 
 from embodied_env.core.safety_input_state import texts_of
 from embodied_env.errors import ContractError
-from embodied_env.ros.robot.estops import EstopInputs, EstopSpec, estop_specs
+from embodied_env.ros.robot.estops import EstopInputs, SafetyInputSpec, estop_specs
 from embodied_env.timing.clock import NS_PER_S, ManualClock
 
-BUTTON = EstopSpec(name="button", topic="button")
+BUTTON = SafetyInputSpec(topic="button")
 
 
 def data_message(data):
     return SimpleNamespace(data=data)
 
 
-def inputs(*specs):
+def inputs(spec=BUTTON):
     clock = ManualClock(start_ns=NS_PER_S)
-    return EstopInputs(specs or (BUTTON,), clock), clock
+    return EstopInputs({spec.topic: spec}, clock), clock
 
 
 def test_an_input_is_unknown_before_its_first_message():
@@ -43,7 +43,7 @@ def test_any_other_value_is_active_and_does_not_expire():
 
 
 def test_an_unsafe_robot_mode_is_a_protective_stop():
-    found, _ = inputs(EstopSpec(name="mode", topic="mode", safe=(7, 3), kind="robot_mode"))
+    found, _ = inputs(SafetyInputSpec(topic="mode", safe=(7, 3), kind="robot_mode"))
     found.put("mode", data_message(3))
     assert texts_of(found.states()) == {"mode": "ok"}
     found.put("mode", data_message(4))
@@ -61,7 +61,7 @@ def test_a_value_of_another_type_is_not_safe(message):
 
 
 def test_a_latched_value_does_not_expire_but_is_unknown_without_its_publisher():
-    found, clock = inputs(EstopSpec(name="button", topic="button", latched=True))
+    found, clock = inputs(SafetyInputSpec(topic="button", latched=True))
     found.put("button", data_message(False))
     clock.advance_ns(3600 * NS_PER_S)
     assert texts_of(found.states()) == {"button": "ok"}
@@ -72,7 +72,7 @@ def test_a_latched_value_does_not_expire_but_is_unknown_without_its_publisher():
 
 
 def test_an_element_of_a_sequence_can_be_the_input():
-    found, _ = inputs(EstopSpec(name="io", topic="io", path="states[1].on", safe=(True,)))
+    found, _ = inputs(SafetyInputSpec(topic="io", path="states[1].on", safe=(True,)))
     found.put("io", SimpleNamespace(states=[SimpleNamespace(on=False), SimpleNamespace(on=True)]))
     assert texts_of(found.states()) == {"io": "ok"}
     found.put("io", SimpleNamespace(states=[]))
@@ -80,7 +80,7 @@ def test_an_element_of_a_sequence_can_be_the_input():
 
 
 def test_null_means_no_inputs():
-    assert estop_specs(None, "estop") == ()
+    assert estop_specs(None, "estop") == {}
 
 
 @pytest.mark.parametrize(
@@ -117,4 +117,4 @@ def test_inputs_must_be_a_mapping(estop):
 
 def test_a_valid_profile_is_parsed():
     pytest.importorskip("std_msgs", reason="needs the messages of ROS 2")
-    assert estop_specs({"button": {"topic": "button", "safe": (False,)}}, "estop") == (BUTTON,)
+    assert estop_specs({"button": {"topic": "button", "safe": (False,)}}, "estop") == {"button": BUTTON}
