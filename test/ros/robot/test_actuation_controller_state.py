@@ -61,30 +61,25 @@ def test_a_controller_reports_in_the_units_of_its_driver():
     assert evidence_after(before, command(7, sent), reported(sent, 5, layout.joints), layout=layout) is None
 
 
-def test_an_unchanged_reference_is_not_evidence():
-    assert evidence_after(reported(A, 1), command(7, B), command(8, A), reported(A, 5)) is None
-
-
-def test_the_first_report_is_not_evidence():
-    assert evidence_after(command(7, B), reported(B, 5)) is None
-
-
 @pytest.mark.parametrize(
-    "message",
-    [reported(B[:5], 5, names=ARM.joints[:5]), reported(B[:5], 5), reported(np.full(6, np.nan), 5)],
-    ids=["a joint is missing", "fewer values than names", "not a number"],
+    "story",
+    [
+        [reported(A, 1), command(7, B), command(8, A), reported(A, 5)],
+        [command(7, B), reported(B, 5)],
+        [reported(A, 1), command(7, B), reported(B[:5], 5, names=ARM.joints[:5])],
+        [reported(A, 1), command(7, B), reported(B[:5], 5)],
+        [reported(A, 1), command(7, B), reported(np.full(6, np.nan), 5)],
+    ],
+    ids=["unchanged", "the first report", "a joint is missing", "fewer values than names", "not a number"],
 )
-def test_a_report_without_all_joints_is_ignored(message):
-    assert evidence_after(reported(A, 1), command(7, B), message) is None
+def test_a_report_without_a_change_of_all_joints_is_not_evidence(story):
+    assert evidence_after(*story) is None
 
 
 def test_joints_may_come_in_any_order():
     values = np.arange(6.0)
-    assert evidence_after(reported(A, 1), command(7, values), reported(values[::-1], 5, names=ARM.joints[::-1])) == (
-        7,
-        5,
-        "controller",
-    )
+    reversed_ = reported(values[::-1], 5, names=ARM.joints[::-1])
+    assert evidence_after(reported(A, 1), command(7, values), reversed_) == (7, 5, "controller")
 
 
 def test_velocity_joints_are_compared_by_velocity():

@@ -23,7 +23,6 @@ from std_msgs.msg import Float64MultiArray
 import embodied_env
 from embodied_env.contract.contract_loader import dump_contract
 from embodied_env.core.code_types import Severity
-from embodied_env.errors import UsageError
 from embodied_env.processes.child_process import Child, simulator
 from embodied_env.ros.robot.relay_client import RELAY_STATE
 from embodied_env.ros.transport.node import RosNode
@@ -169,12 +168,6 @@ def test_a_dry_run_of_a_solved_task_does_not_count_as_success(lasting_domain, tm
     summary = json.loads((env.path / "summary.json").read_text())
     assert (summary["success_rate"], summary["solved_at_reset"], summary["world"]) == (None, 2, "dry run")
     assert_sound(env.path, warnings=["reset.solved_in_place"])
-
-
-def test_armed_must_be_a_boolean():
-    options: dict = {"armed": "no"}
-    with pytest.raises(UsageError, match="invalid armed='no'"):
-        embodied_env.make(ARM, backend="real", **options)
 
 
 def test_an_unarmed_relay_is_not_a_safety_input():

@@ -33,7 +33,7 @@ from embodied_env.core.code_table import CODES, GATES
 from embodied_env.core.code_types import Severity
 from embodied_env.core.policy import NoAction
 from embodied_env.envs.latency_info import ACTUATION_METHODS
-from embodied_env.errors import BackendNotReadyError, ResetNeededError, UsageError
+from embodied_env.errors import BackendNotReadyError, ResetNeededError
 from embodied_env.processes.child_process import Child, relay, remove_orphaned_segments, segments_of, simulator
 from embodied_env.ros.robot.relay_client import RELAY_STATE
 from embodied_env.ros.transport.node import RosNode
@@ -714,11 +714,6 @@ def test_the_option_overrides_the_profile(contract, option, is_relayed):
     backend: Any = make_backend("real", contract, clock=SteadyClock(), relay=option)
     assert backend.capabilities.acknowledges_commands == is_relayed
     assert (RELAY_STATE in backend.estops()) == is_relayed
-
-
-def test_relay_must_be_a_boolean():
-    with pytest.raises(UsageError, match="invalid relay='yes'"):
-        make_backend("real", ARM, clock=SteadyClock(), relay="yes")
 
 
 # ------------------------------------------------------------------------------------------- killed and hung processes

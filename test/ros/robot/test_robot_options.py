@@ -57,11 +57,10 @@ def test_chosen_values_are_accepted_where_the_user_accepts_them_or_no_robot_move
 @pytest.mark.parametrize(
     "given",
     [
-        {"relay": "yes"},
-        {"armed": None},
-        {"emulator": "no"},
-        {"confirm_chosen": 2},
-        {"node_name": "1"},
+        *[{"relay": "yes"}, {"armed": None}, {"emulator": "no"}, {"confirm_chosen": 2}],
+        *[{"node_name": name} for name in ("", "1st", "my-robot", "a/b")],
+        {"namespace": "robot"},
+        {"domain_id": 500},
         {"ros_args": "-r"},
     ],
 )

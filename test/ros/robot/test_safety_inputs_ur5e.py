@@ -191,8 +191,8 @@ def test_an_input_that_cannot_be_read_is_ignored_only_by_name(without_messages):
         make_backend("real", contract, clock=SteadyClock(), ignore_inputs=["program"])
     with pytest.raises(MissingDependencyError, match=r"estop.safety_mode"):  # of a relay
         estop_specs(estop, "estop")
-    assert estop_specs(estop, "estop", ignored=["safety_mode"]) == ()
-    (with_variant,) = estop_specs(real["estop"], "estop")
+    assert estop_specs(estop, "estop", ignored=["safety_mode"]) == {}
+    (with_variant,) = estop_specs(real["estop"], "estop").values()
     assert (with_variant.type, with_variant.path) == ("std_msgs/msg/UInt8", "data")
     robot: Any = make_backend("real", contract, clock=SteadyClock(), ignore_inputs=["safety_mode"])
     assert robot.capabilities.ignored_inputs == ("safety_mode",)

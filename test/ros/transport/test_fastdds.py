@@ -9,7 +9,6 @@ from embodied_env.ros.transport.fastdds import (
     PROFILE,
     VARIABLES,
     enable_large_segments,
-    profile_environment,
     segment_bytes,
     topics_above_limit,
     warn_if_segment_too_small,
@@ -60,29 +59,25 @@ def test_shipped_contracts_have_no_large_topics():
         assert topics_above_limit(embodied_env.load_contract(name)) == {}
 
 
-def test_a_process_with_large_topics_gets_the_profile():
-    assert profile_environment(LARGE, {}) == dict.fromkeys(VARIABLES, str(PROFILE))
+WITH_PROFILE = dict.fromkeys(VARIABLES, str(PROFILE))
 
 
-def test_a_process_without_large_topics_is_unchanged():
-    assert profile_environment(ARM, {}) == {}
-
-
-@pytest.mark.parametrize("variable", VARIABLES)
-def test_a_user_profile_is_kept(variable):
-    environment = {variable: "/etc/mine.xml"}
-    enable_large_segments(LARGE, environment)
-    assert environment == {variable: "/etc/mine.xml"}
-
-
-def test_the_profile_is_set_in_the_given_environment():
-    environment = {"HOME": "/"}
-    enable_large_segments(LARGE, environment)
-    assert environment == {"HOME": "/", **dict.fromkeys(VARIABLES, str(PROFILE))}
+@pytest.mark.parametrize(
+    ("contract", "found", "expected"),
+    [
+        (LARGE, {"HOME": "/"}, {"HOME": "/", **WITH_PROFILE}),
+        (ARM, {"HOME": "/"}, {"HOME": "/"}),
+        *[(LARGE, {name: "/etc/mine.xml"}, {name: "/etc/mine.xml"}) for name in VARIABLES],
+    ],
+    ids=["large", "small", *VARIABLES],
+)
+def test_a_process_with_large_topics_gets_the_profile_unless_the_user_has_one(contract, found, expected):
+    enable_large_segments(contract, found)
+    assert found == expected
 
 
 def test_the_shipped_profile_fits_a_large_message():
-    assert segment_bytes(dict.fromkeys(VARIABLES, str(PROFILE))) == 32 * 2**20
+    assert segment_bytes(WITH_PROFILE) == 32 * 2**20
 
 
 @pytest.mark.parametrize("text", [None, "", "<dds>", "<dds/>", "<dds><segment_size>much</segment_size></dds>"])
@@ -93,37 +88,26 @@ def test_a_profile_without_a_segment_size_has_the_default(tmp_path, text):
     assert segment_bytes({VARIABLES[0]: str(path)}) == 512 * 1024
 
 
-def test_a_large_topic_in_a_small_segment_warns_once_with_the_remedy():
-    with pytest.warns(UserWarning, match=r"camera/image_raw: messages of 0.9 MB do not fit") as warned:
-        warn_if_segment_too_small(LARGE, {})
-    assert str(PROFILE) in str(warned[0].message)
-    assert VARIABLES[0] in str(warned[0].message)
-    warn_if_segment_too_small(LARGE, {})  # a second warning would raise here
-
-
-def test_each_large_topic_warns():
+def test_each_large_topic_in_a_small_segment_warns_once_with_the_remedy():
     two = with_sensors(left=image("left"), right=image("right"))
-    with pytest.warns(UserWarning, match="do not fit") as warned:
+    with pytest.warns(UserWarning, match="messages of 0.9 MB do not fit") as warned:
         warn_if_segment_too_small(two, {})
-    assert ["left" in str(warned[0].message), "right" in str(warned[1].message), len(warned)] == [True, True, 2]
+    for warning, topic in zip(warned, ("left", "right"), strict=True):
+        assert all(text in str(warning.message) for text in (topic, str(PROFILE), VARIABLES[0]))
+    warn_if_segment_too_small(two, {})  # a second warning would raise here
 
 
 def test_a_message_larger_than_the_enlarged_segment_warns():
     huge = with_sensors(camera=image("huge", shape=(4000, 4000, 3)))
     with pytest.warns(UserWarning, match="huge: messages of 48.0 MB"):
-        warn_if_segment_too_small(huge, dict.fromkeys(VARIABLES, str(PROFILE)))
+        warn_if_segment_too_small(huge, WITH_PROFILE)
 
 
 @pytest.mark.parametrize(
-    "environment",
-    [dict.fromkeys(VARIABLES, str(PROFILE)), {"RMW_IMPLEMENTATION": "rmw_cyclonedds_cpp"}],
-    ids=["with the profile", "another middleware"],
+    ("contract", "environment"),
+    [(LARGE, WITH_PROFILE), (LARGE, {"RMW_IMPLEMENTATION": "rmw_cyclonedds_cpp"}), (ARM, {})],
+    ids=["with the profile", "another middleware", "small topics"],
 )
-def test_a_sufficient_segment_does_not_warn(environment):
-    warn_if_segment_too_small(LARGE, environment)
-    assert large_messages._warned == set()
-
-
-def test_small_topics_do_not_warn():
-    warn_if_segment_too_small(ARM, {})
+def test_a_sufficient_segment_does_not_warn(contract, environment):
+    warn_if_segment_too_small(contract, environment)
     assert large_messages._warned == set()
