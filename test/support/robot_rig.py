@@ -3,15 +3,14 @@
 import itertools
 import os
 import signal
-import threading
 import time
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import ros_domains
-from rclpy.executors import SingleThreadedExecutor
 from shipped_contracts import with_slow_emulator
+from spinning import Spinning
 from std_msgs.msg import Bool, Float64MultiArray, Int32
 from waiting import wait_for
 
@@ -20,12 +19,10 @@ from embodied_env.contract.contract_loader import dump_contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.code_types import Severity
 from embodied_env.processes.child_process import Child, simulator
-from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import LATCHED as LATCHED_QOS
 from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.testing import ChaosNode
 from embodied_env.testing.fault_injection.fault_node import chaos_qos
-from embodied_env.timing.clock import SteadyClock
 
 SHIPPED = with_slow_emulator(embodied_env.load_contract("arm_reach"))
 ARM = replace(
@@ -80,44 +77,30 @@ def kill(child):
     os.kill(child.pid, signal.SIGKILL)
 
 
-class Monitor:
+class Monitor(Spinning):
     """Publish the robot's e-stop and mode and store commands, from a node with its own thread."""
 
     def __init__(self, namespace):
-        self.ros = RosNode("monitor", namespace=namespace, clock=SteadyClock(), domain_id=DOMAIN_ID)
-        self.button = self.ros.node.create_publisher(Bool, "button", RELIABLE)
-        self.mode = self.ros.node.create_publisher(Int32, "mode", LATCHED_QOS)
+        super().__init__("monitor", namespace, DOMAIN_ID)
+        self.button = self.node.create_publisher(Bool, "button", RELIABLE)
+        self.mode = self.node.create_publisher(Int32, "mode", LATCHED_QOS)
         self.commands = []
         topic = next(iter(ARM.actuators.values())).topic
-        self.ros.node.create_subscription(Float64MultiArray, topic, self._take, chaos_qos())
-        self.pressed = False  # None: publish nothing
-        self.executor = SingleThreadedExecutor(context=self.ros.node.context)
-        self.executor.add_node(self.ros.node)
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self.node.create_subscription(Float64MultiArray, topic, self._take, chaos_qos())
+        self.node.create_timer(PERIOD_S, self._publish)
         self.publish_safe_inputs()
-        self._thread.start()
+        self.start()
 
     def _take(self, message):
         self.commands.append(list(message.data))
 
+    def _publish(self):
+        if self.pressed is not None:
+            self.button.publish(Bool(data=self.pressed))
+
     def publish_safe_inputs(self):
-        self.pressed = False
+        self.pressed = False  # None: publish nothing
         self.mode.publish(Int32(data=AUTOMATIC))
-
-    def _run(self):
-        published_s = 0.0
-        while not self._done.is_set():
-            if self.pressed is not None and time.monotonic() - published_s > PERIOD_S:
-                published_s = time.monotonic()
-                self.button.publish(Bool(data=self.pressed))
-            self.executor.spin_once(timeout_sec=PERIOD_S / 2)
-
-    def close(self):
-        self._done.set()
-        self._thread.join()
-        self.executor.shutdown()
-        self.ros.close()
 
 
 class SinkSpy:

@@ -9,8 +9,9 @@ from evidence import assert_replays, assert_sound
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
-from gripper_servers import NAMESPACE, PATIENCE_S, PERIOD_S, Spinning, relaying
+from gripper_servers import NAMESPACE, PATIENCE_S, relaying
 from sensor_msgs.msg import JointState
+from spinning import PERIOD_S, Spinning
 from std_msgs.msg import Float64, Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory
 

@@ -15,9 +15,9 @@ from shipped_contracts import unhurried, with_slow_emulator
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 from gripper_servers import relaying
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.qos import qos_profile_system_default
 from sensor_msgs.msg import JointState
+from spinning import Spinning
 from std_msgs.msg import Float64MultiArray
 
 import embodied_env
@@ -25,8 +25,6 @@ from embodied_env.contract.contract_loader import dump_contract
 from embodied_env.core.code_types import Severity
 from embodied_env.processes.child_process import Child, simulator
 from embodied_env.ros.robot.relay_client import RELAY_STATE
-from embodied_env.ros.transport.node import RosNode
-from embodied_env.timing.clock import SteadyClock
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
@@ -41,25 +39,15 @@ def with_relay(has_relay):
     return replace(ARM, backends={**ARM.backends, "real": profile})
 
 
-class CommandSpy:
+class CommandSpy(Spinning):
     """Stores the commands sent to the arm and to its relay."""
 
     def __init__(self, domain_id):
+        super().__init__("observer", NAMESPACE, domain_id)
         self.received = []
-        self._ros = RosNode("observer", namespace=NAMESPACE, clock=SteadyClock(), domain_id=domain_id)
         for kind, topic in ((Float64MultiArray, "arm_controller/commands"), (JointState, "relay/command")):
-            self._ros.node.create_subscription(kind, topic, self.received.append, qos_profile_system_default)
-        self._executor = SingleThreadedExecutor(context=self._ros.node.context)
-        self._executor.add_node(self._ros.node)
-
-    def listen(self, seconds):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            self._executor.spin_once(timeout_sec=0.05)
-
-    def close(self):
-        self._executor.shutdown()
-        self._ros.close()
+            self.node.create_subscription(kind, topic, self.received.append, qos_profile_system_default)
+        self.start()
 
 
 @pytest.fixture(scope="module", params=[True, pytest.param(False, marks=pytest.mark.long)], ids=["relay", "no relay"])
@@ -80,7 +68,7 @@ def dry_run(request, lasting_domain, tmp_path_factory):
                 before, reset = env.reset(seed=1, options={"target": np.array([-0.4, 0.0, 0.2])})
             steps = [env.step(FORWARD) for _ in range(STEPS)]
             path, capabilities = env.path, env.unwrapped.capabilities
-        observer.listen(0.3)
+        time.sleep(0.3)  # the last command arrives
     return SimpleNamespace(
         before=before,
         reset=reset,

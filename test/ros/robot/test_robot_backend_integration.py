@@ -1,7 +1,6 @@
 """The environment fits in with other ROS 2 nodes in names, parameters, QoS and diagnostics."""
 
 import contextlib
-import threading
 import time
 from dataclasses import replace
 
@@ -23,9 +22,9 @@ from in_process_robot import (
 )
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
 from rcl_interfaces.srv import GetParameters, ListParameters, SetParameters
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode
 from sensor_msgs.msg import JointState
+from spinning import Spinning
 from std_msgs.msg import Float64MultiArray
 
 import embodied_env
@@ -287,30 +286,19 @@ def test_values_are_transformed_to_the_declared_frame(opened, backend):
     assert (sample.reason, sample.values) == ("no transform from world to base", {})
 
 
-class Driver:
+class Driver(Spinning):
     """A lifecycle node, spun by its own thread."""
 
     def __init__(self):
-        self.ros = RosNode("unused", namespace=NAMESPACE, clock=SteadyClock())
+        super().__init__("unused", NAMESPACE, None)
         self.node = LifecycleNode("driver", context=self.ros.node.context, namespace=NAMESPACE)
-        self._executor = SingleThreadedExecutor(context=self.ros.node.context)
         self._executor.add_node(self.node)
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
+        self.start()
 
-    def _run(self):
-        while not self._done.is_set():
-            self._executor.spin_once(timeout_sec=0.05)
-
-    def close(self):
-        self._done.set()
-        self._thread.join()
-        self._executor.shutdown()
+    def release(self):
         machine = self.node._state_machine
         self.node.destroy_node()
         machine.destroy_when_not_in_use()  # rclpy's node drops it, but it keeps the participant
-        self.ros.close()
 
 
 @pytest.fixture

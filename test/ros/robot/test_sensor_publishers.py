@@ -12,6 +12,7 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 
 from in_process_robot import NAMESPACE, PATIENCE_S, SIMPLE, InProcessRobot, in_s, reset, with_profile
 from sensor_msgs.msg import JointState
+from spinning import Spinning
 from std_msgs.msg import Bool
 from waiting import wait_for
 
@@ -23,7 +24,6 @@ from embodied_env.core.code_types import Severity
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.robot.preflight import survey
 from embodied_env.ros.robot.robot_profile import load_real_profile
-from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.timing.clock import SteadyClock
 
@@ -38,26 +38,19 @@ WITH_FINGER = with_profile(replace(SIMPLE, sensors={**SIMPLE.sensors, "finger": 
 ZERO = np.zeros(len(JOINTS))
 
 
-class StatePublisher:
+class StatePublisher(Spinning):
     """A joint_state_publisher that publishes every joint at 0, at 50 Hz, from a thread."""
 
     def __init__(self):
-        self.ros = RosNode("joint_state_publisher", namespace=NAMESPACE, clock=SteadyClock())
-        self._publisher = self.ros.node.create_publisher(JointState, "joint_states", RELIABLE)
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
+        super().__init__("joint_state_publisher", NAMESPACE, None)
+        self._publisher = self.node.create_publisher(JointState, "joint_states", RELIABLE)
+        self.node.create_timer(0.02, self._publish)
+        self.start()
 
-    def _run(self):
-        while not self._done.wait(0.02):
-            message = JointState(name=list(JOINTS), position=[0.0] * len(JOINTS), velocity=[0.0] * len(JOINTS))
-            message.header.stamp.sec, message.header.stamp.nanosec = divmod(time.time_ns(), 10**9)
-            self._publisher.publish(message)
-
-    def close(self):
-        self._done.set()
-        self._thread.join()
-        self.ros.close()
+    def _publish(self):
+        message = JointState(name=list(JOINTS), position=[0.0] * len(JOINTS), velocity=[0.0] * len(JOINTS))
+        message.header.stamp = self.node.get_clock().now().to_msg()
+        self._publisher.publish(message)
 
 
 @pytest.fixture
