@@ -31,8 +31,8 @@ from embodied_env.extensions.contract_init.graph_topics import (
 )
 from embodied_env.messages.message_types import JOINT_SENSOR, message_class
 from embodied_env.messages.sensor_types import SENSOR_MESSAGES
+from embodied_env.ros.robot.sensor_publishers import TopicPublishers
 from embodied_env.ros.transport.node import RosNode
-from embodied_env.ros.transport.publishers import TopicPublishers
 from embodied_env.ros.transport.qos import ANY, LATCHED
 from embodied_env.ros.transport.receiver import ReceivedMessage, read_parameters
 from embodied_env.timing.clock import NS_PER_S, SteadyClock

@@ -18,7 +18,7 @@ from embodied_env.messages.message_types import message_class
 from embodied_env.ros.robot.contract_checks import chosen_check
 from embodied_env.ros.robot.estops import EstopInputs, SafetyInputSpec, estop_specs
 from embodied_env.ros.robot.sensor_publishers import SENSOR_TOPICS, SensorPublishers
-from embodied_env.ros.transport.publishers import publisher_names
+from embodied_env.ros.transport.node import publisher_names
 from embodied_env.ros.transport.receiver import ReceivedMessage, stamped
 from embodied_env.ros.transport.setup_checks import rclpy_import_errors, ros_init_errors
 from embodied_env.ros.wire.sensor_buffer import SensorBuffer
@@ -142,8 +142,12 @@ class RelayNode:
         self._publishers = SensorPublishers(
             contract, self.node, self._clock, shared=shared, inputs=[spec.topic for spec in estops.values()]
         )
-        self._sensors = tuple(dict.fromkeys((*self._core.sensors, *self._core.velocity_sensors)))
-        self._sensor_problems = dict.fromkeys(self._sensors, 0)
+        ages = ArrivalAges(contract.safety.observation.future_tolerance_s)
+        self._buffers = {
+            name: SensorBuffer(name, contract.sensors[name], ages)
+            for name in (*self._core.sensors, *self._core.velocity_sensors)
+        }
+        self._sensor_problems = dict.fromkeys(self._buffers, 0)
         self._faults = self._published = 0
         self._ticks_ns: list[int] = []  # since the last diagnostics, and the one before
         self._diagnostics = self.node.create_publisher(
@@ -154,10 +158,10 @@ class RelayNode:
 
     def _subscribe(self) -> None:
         node, trigger = self.node, message_class("std_srvs/srv/Trigger")
-        for name in self._sensors:
+        for name in self._buffers:
             sensor = self._contract.sensors[name]
             qos = NEWEST if sensor.qos is None else sensor_qos(sensor)
-            take = stamped(name, self._clock, self._guarded(self._on_sensor(name)))
+            take = stamped(name, self._clock, self._guarded(self._on_sensor))
             node.create_subscription(message_class(sensor.type), sensor.topic, take, qos)
         for name, spec in self._estops.specs.items():
             qos = LATCHED if spec.latched else NEWEST
@@ -172,26 +176,21 @@ class RelayNode:
 
     # ---------------------------------------------------------------------------------------------- callbacks
 
-    def _on_sensor(self, name: str) -> Callable[[ReceivedMessage], None]:
-        sensor = self._contract.sensors[name]
-        buffer = SensorBuffer(name, sensor, ArrivalAges(self._contract.safety.observation.future_tolerance_s))
-
-        def on_message(arrival: ReceivedMessage) -> None:
-            self._publishers.add(sensor.topic, arrival)
-            if not buffer.concerns(arrival):
-                return
-            buffer.add(arrival)
-            sample = buffer.newest()
-            if sample is None or not sample.values:
-                self._sensor_problems[name] += 1
-                return
-            values, acquired_ns = sample.values, sample.stamp_ns
-            if name in self._core.velocity_sensors:
-                self._core.on_joint_velocities(name, values, acquired_ns)
-            if name in self._core.sensors and not self._core.on_joint_positions(name, values["position"], acquired_ns):
-                self._sensor_problems[name] += 1
-
-        return on_message
+    def _on_sensor(self, arrival: ReceivedMessage) -> None:
+        name, buffer = arrival.key, self._buffers[arrival.key]
+        self._publishers.add(self._contract.sensors[name].topic, arrival)
+        if not buffer.concerns(arrival):
+            return
+        buffer.add(arrival)
+        sample = buffer.newest()
+        if sample is None or not sample.values:
+            self._sensor_problems[name] += 1
+            return
+        values, acquired_ns = sample.values, sample.stamp_ns
+        if name in self._core.velocity_sensors:
+            self._core.on_joint_velocities(name, values, acquired_ns)
+        if name in self._core.sensors and not self._core.on_joint_positions(name, values["position"], acquired_ns):
+            self._sensor_problems[name] += 1
 
     def _on_input(self, arrival: ReceivedMessage) -> None:
         self._publishers.add(self._estops.specs[arrival.key].topic, arrival)

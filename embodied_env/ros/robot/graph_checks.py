@@ -18,7 +18,7 @@ from embodied_env.ros.robot.grippers import SEND_GOAL
 from embodied_env.ros.robot.robot_profile import RealProfile
 from embodied_env.ros.robot.sensor_publishers import CONFLICT, REMEDY, SensorPublishers
 from embodied_env.ros.transport.checklist import Check, failed, passed
-from embodied_env.ros.transport.publishers import node_name, publisher_names
+from embodied_env.ros.transport.node import node_name, publisher_names
 from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.safety.relay.relay_protocol import COMMAND_TOPIC, NODE, REPORT_TOPIC, STATE_TOPIC
 

@@ -31,8 +31,7 @@ from embodied_env.ros.robot.robot_profile import SETTLE_S, RealProfile
 from embodied_env.ros.robot.safety_inputs import CONTENTION, SafetyInputs
 from embodied_env.ros.robot.sensor_publishers import CONFLICT, SENSOR_TOPICS, SensorPublishers
 from embodied_env.ros.transport.checklist import Check, failed, passed, share_remedy
-from embodied_env.ros.transport.node import RosNode
-from embodied_env.ros.transport.publishers import LEASE_NS, node_name
+from embodied_env.ros.transport.node import LEASE_NS, RosNode, node_name
 from embodied_env.ros.transport.qos import ANY, sensor_qos
 from embodied_env.ros.transport.receive_thread import ReceiveThread
 from embodied_env.ros.transport.receiver import LivenessCheck, ReceivedMessage, read_parameters

@@ -19,7 +19,7 @@ from embodied_env.core.types import ActuationEvidence, ApprovedCommand, Finding,
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.messages.message_types import message_class
 from embodied_env.ros.robot.graph_checks import UNNAMED
-from embodied_env.ros.transport.publishers import LEASE_NS, log_wait_for_lease, publisher_names
+from embodied_env.ros.transport.node import LEASE_NS, log_wait_for_lease, publisher_names
 from embodied_env.ros.transport.qos import LATCHED, RELIABLE
 from embodied_env.ros.transport.receive_thread import ReceiveThread, ServiceCaller
 from embodied_env.ros.transport.receiver import ReceivedMessage

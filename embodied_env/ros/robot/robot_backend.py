@@ -42,7 +42,7 @@ from embodied_env.ros.robot.sensor_publishers import SENSOR_TOPICS
 from embodied_env.ros.robot.sensor_set import SensorSet
 from embodied_env.ros.transport.checklist import raise_unless_passed
 from embodied_env.ros.transport.fastdds import warn_if_segment_too_small
-from embodied_env.ros.transport.publishers import LEASE_NS
+from embodied_env.ros.transport.node import LEASE_NS
 from embodied_env.ros.transport.qos import ANY
 from embodied_env.ros.transport.receive_thread import ReceiveThread
 from embodied_env.ros.transport.setup_checks import ros_arguments

@@ -67,7 +67,7 @@ class SensorSet:
             frames = Tf2Frames(listener.node)
         self.buffers: dict[str, SensorBuffer] = {}
         self._translators: dict[str, StampTranslator] = {}
-        self._filters: list[MessageFilter] = []
+        self._filters: dict[str, MessageFilter] = {}
         for name, sensor in contract.sensors.items():
             translator = StampTranslator(
                 name, profile.clock_of(name), contract.safety.observation, timeline=self._timeline, utc=self._utc
@@ -76,19 +76,14 @@ class SensorSet:
                 reader = SensorReader(name, sensor)
             else:
                 reader = TransformedReader(name, sensor, profile.tf[name], frames)
-            message_filter = MessageFilter(sensor, reader, self._store)
+            self._filters[name] = MessageFilter(sensor, reader, self._store)
             self.buffers[name] = SensorBuffer(name, sensor, translator, reader)
             self._translators[name] = translator
-            self._filters.append(message_filter)
-            take = self._taker(sensor.topic, message_filter)
-            listener.subscribe(name, sensor.type, sensor.topic, sensor_qos(sensor), take)
+            listener.subscribe(name, sensor.type, sensor.topic, sensor_qos(sensor), self._on_message)
 
-    def _taker(self, topic: str, message_filter: MessageFilter) -> Callable[[ReceivedMessage], None]:
-        def take(arrival: ReceivedMessage) -> None:
-            self._publishers.add(topic, arrival)
-            message_filter.on_message(arrival)
-
-        return take
+    def _on_message(self, arrival: ReceivedMessage) -> None:
+        self._publishers.add(self._contract.sensors[arrival.key].topic, arrival)
+        self._filters[arrival.key].on_message(arrival)
 
     def _store(self, arrival: ReceivedMessage) -> None:
         self._utc.check_pair(arrival.arrival_ns, arrival.arrival_system_ns)
@@ -215,7 +210,7 @@ class SensorSet:
 
     def _flush_filters(self) -> None:
         now_ns = self._clock.now_ns()
-        for message_filter in self._filters:
+        for message_filter in self._filters.values():
             message_filter.flush(now_ns)
 
 

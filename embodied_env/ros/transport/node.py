@@ -8,12 +8,13 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from embodied_env.core.message_tap import MessageTap
 from embodied_env.errors import BackendNotReadyError, UsageError
 from embodied_env.processes.signals import deferred_signals
 from embodied_env.ros.transport.setup_checks import rclpy_import_errors, ros_arguments, ros_init_errors
-from embodied_env.timing.clock import Clock
+from embodied_env.timing.clock import NS_PER_S, Clock
 
 with rclpy_import_errors("a backend over ROS 2"):
     import rclpy
@@ -25,6 +26,12 @@ with rclpy_import_errors("a backend over ROS 2"):
 
     from embodied_env.ros.transport.receiver import DISCOVERY_POLL_S, LivenessCheck, Receiver
     from embodied_env.ros.transport.tapped_node import TappedNode
+
+
+LEASE_NS = 40 * NS_PER_S
+"""Longest time until the middleware drops a process that was killed."""
+
+_NOTICE_S = 5.0  # between two lines about that wait
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,3 +173,22 @@ def warn_of_simulated_time(node: Node, remedy: str) -> None:
     """Log a warning if the parameter ``use_sim_time`` is set, which changes nothing here."""
     if node.get_parameter("use_sim_time").value:
         node.get_logger().warning(f"use_sim_time has no effect: commands and ages are in wall time; {remedy}")
+
+
+# `get_*_info_by_topic` remaps the topic that it is called with; `count_publishers` does not.
+
+
+def publisher_names(node: Node, topic: str) -> list[str]:
+    """Return the full names of the nodes that publish a topic."""
+    return [node_name(info) for info in node.get_publishers_info_by_topic(topic)]
+
+
+def log_wait_for_lease(node: Node, who: str) -> None:
+    """Log, at most every few seconds, that `who` still counts a process that was killed."""
+    text = f"waiting until {who} no longer counts a process that was killed (at most {LEASE_NS // NS_PER_S} s)"
+    node.get_logger().info(text, throttle_duration_sec=_NOTICE_S)
+
+
+def node_name(info: Any) -> str:  # noqa: ANN401 - a TopicEndpointInfo
+    """Return the full name of the node of a publisher or subscription."""
+    return f"{info.node_namespace.rstrip('/')}/{info.node_name}"

@@ -14,9 +14,9 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 from embodied_env.core.safety_input_state import texts_of
 from embodied_env.errors import BackendLostError, BackendNotReadyError, MissingDependencyError
 from embodied_env.messages.message_types import message_class
-from embodied_env.ros.robot import activation_monitor
-from embodied_env.ros.robot.activation_monitor import ActivationMonitor
+from embodied_env.ros.robot import safety_inputs
 from embodied_env.ros.robot.robot_profile import ActiveSpec
+from embodied_env.ros.robot.safety_inputs import ActivationMonitor
 from embodied_env.ros.transport.receive_thread import ReceiveThread
 from embodied_env.ros.wire.transforms import Tf2Frames
 from embodied_env.timing.clock import NS_PER_S, ManualClock
@@ -86,7 +86,7 @@ class Bench:
         self.clock = ManualClock(start_ns=NS_PER_S)
         self.listener = FakeListener(self.clock)
         node = SimpleNamespace(create_timer=self._keep)
-        with mock.patch.object(activation_monitor, "_create_client", return_value=self.client):
+        with mock.patch.object(safety_inputs, "_create_client", return_value=self.client):
             self.watch = ActivationMonitor({"arm": ARM}, node, self.listener, self.clock, bound_ns=BOUND_NS)
 
     def _keep(self, _period_s, poll, clock):

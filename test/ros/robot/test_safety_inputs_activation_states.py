@@ -7,8 +7,8 @@ from shipped_contracts import changed_contract
 
 from embodied_env.core.safety_input_state import texts_of
 from embodied_env.errors import ContractError
-from embodied_env.ros.robot.activation_monitor import ActivationStates, controller_state, lifecycle_state, topic_state
 from embodied_env.ros.robot.robot_profile import ActiveSpec, load_real_profile
+from embodied_env.ros.robot.safety_inputs import ActivationStates, controller_state, lifecycle_state, topic_state
 from embodied_env.timing.clock import NS_PER_S, ManualClock
 
 BOUND_NS = NS_PER_S // 2

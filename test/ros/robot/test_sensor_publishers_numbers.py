@@ -8,7 +8,7 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 
 from sensor_msgs.msg import JointState
 
-from embodied_env.ros.transport.publishers import TopicPublishers
+from embodied_env.ros.robot.sensor_publishers import TopicPublishers
 from embodied_env.ros.transport.receiver import ReceivedMessage
 from embodied_env.timing.clock import NS_PER_S
 
