@@ -362,14 +362,13 @@ def run_relay(  # noqa: PLR0913 - its options
         namespace: absolute ROS namespace; None: the root, or that of ``--ros-args``.
         profile: of the backend; its ``estop`` declares the robot's safety inputs.
         stop: set it from a signal handler or another thread.
-        confirm_chosen: accept unconfirmed chosen values of the robot file; otherwise they prevent arming.
+        confirm_chosen: whether unconfirmed chosen values of the robot file do not prevent arming.
         ignore_inputs: names of e-stops to relay without, because their message package is not installed.
         filters: the command filters of the contract, by name.
         on_ready: called with the namespace when the node has been created.
 
-    Raises:
-        BackendNotReadyError: if ROS 2 cannot be initialised.
-        ContractError: for a contract that a relay cannot enforce, or an invalid profile.
+    Raises BackendNotReadyError if ROS 2 cannot be initialised, or ContractError for a contract that a relay cannot
+    enforce or an invalid profile.
     """
     check_relayed(contract)
     estops = estop_specs(profile.get("estop"), "estop", ignored=ignore_inputs)

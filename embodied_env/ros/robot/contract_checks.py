@@ -115,12 +115,9 @@ def measured_positions(contract: Contract, values: Mapping[str, Mapping[str, Any
 def check_positions(contract: Contract, measured: FloatArray, *, outside: str | Mapping[str, str] = "refuse") -> Check:
     """Check that every joint is inside its position limits after margins.
 
-    Args:
-        contract: has the limits.
-        measured: positions of all joints in contract order, shape (n_joints,), in their units; NaN, for unknown, fails
-            where the joint has limits.
-        outside: the profile's ``start_outside``, of all joints or by joint; with ``inward`` a joint outside passes,
-            since the safety gate lets it move inward only.
+    `measured` has the positions of all joints in contract order, shape (n_joints,), in their units; NaN, for unknown,
+    fails where the joint has limits. `outside` is the profile's ``start_outside``, of all joints or by joint; with
+    ``inward`` a joint outside passes, since the safety gate lets it move inward only.
     """
     layout = ActionLayout(contract)
     low, high = layout.limits.position_low, layout.limits.position_high
@@ -156,14 +153,10 @@ def check_positions(contract: Contract, measured: FloatArray, *, outside: str | 
 
 
 def _check_limits(contract: Contract) -> Check:
-    """Check that joints have limits.
-
-    A twist axis has no position. A continuous joint declares position: null.
-    """
     unbounded, fast, continuous = [], [], []
     for actuator in contract.actuators.values():
         for joint, limits in actuator.joints.items():
-            if limits.position is None:
+            if limits.position is None:  # a twist axis, or a continuous joint
                 continuous.append(joint)
                 if limits.unit == "m" and actuator.command != "twist":
                     unbounded.append(joint)

@@ -1,20 +1,8 @@
 """Publish the diagnostics of an environment's steps as five statuses.
 
-===========  ===============================================  ====================================================
-status       WARN                                             ERROR
-===========  ===============================================  ====================================================
-gates        a HOLD; more interventions than ``warn_share``   a STOP or an ESTOP; the episode ended by
-                                                              ``safety_stop`` or ``backend_lost``
-latency      a missed deadline; ``lat.budget``, ``act.late``
-sensors      a reading of bad quality                         the episode ended by ``sensor_gap``
-periodicity  the rate of the steps deviates from the          the same with ``error``
-             contract's by a threshold ``warn``
-heartbeat
-===========  ===============================================  ====================================================
-
-A level covers the steps since the last message. Without a step for a second or ten control periods, whichever is
-longer, all are STALE while an episode runs, and before the first one. The levels at the end of an episode remain until
-the next.
+docs/reference/contract.md has the rule of each level, which covers the steps since the last message. Without a step for
+a second or ten control periods, whichever is longer, all are STALE while an episode runs, and before the first one. The
+levels at the end of an episode remain until the next.
 """
 
 from __future__ import annotations

@@ -63,17 +63,11 @@ def preflight(  # noqa: PLR0913 - its conditions
     """Return all checks except those of readings, once the graph has passed for `settle_s`, or when time is over.
 
     A publisher that was killed stays in the graph until its lease expires, so a failed check may still pass. If nothing
-    else fails, that is awaited until the deadline.
+    else fails, that is awaited until the deadline. Otherwise a failed check is final after `connect_timeout_s`.
 
-    Args:
-        contract: the sensors and actuators that are required.
-        profile: of the backend ``real``; after its `connect_timeout_s` a failed check is final.
-        node: our node, whose publishers on the actuator topics are allowed, and whose endpoints have our QoS.
-        deadline_ns: on the steady clock.
-        clock: steady.
-        settle_s: 0 if the graph has been watched since (`graph_checks.contention`).
-        publishers: of the sensors, which receive; without it no topic can be shared.
-        check_liveness: called between two checks; raises an error to end the wait.
+    `settle_s` is 0 if the graph has been watched since (`graph_checks.contention`). `publishers` receive; without it no
+    topic can be shared. `check_liveness` is called between two checks, and raises an error to end the wait. The
+    deadline is on the steady clock.
     """
     static = contract_checks(contract, profile)
     passing_since_ns: int | None = None
@@ -109,14 +103,9 @@ def _are_killed(checks: Iterable[Check], publishers: SensorPublishers | None) ->
 def survey(
     contract: Contract, profile: RealProfile, *, namespace: str, timeout_s: float, settle_s: float = SETTLE_S
 ) -> tuple[Check, ...]:
-    """Check the robot in `namespace` without any publisher, so that a moving robot is not disturbed.
+    """Check the robot in an absolute `namespace` without any publisher, so that a moving robot is not disturbed.
 
-    Args:
-        contract: the sensors and actuators that are required.
-        profile: of the backend ``real``.
-        namespace: absolute.
-        timeout_s: limit for the graph to pass, and again for the first readings to arrive.
-        settle_s: how long the graph must pass without interruption.
+    The graph must pass for `settle_s` within `timeout_s`, which also limits the wait for the first readings.
     """
     profile = replace(profile, connect_timeout_s=timeout_s)
     readers = {

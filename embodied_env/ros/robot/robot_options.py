@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from embodied_env.backends.backend import Capabilities
 from embodied_env.contract import Contract
+from embodied_env.contract.argument_checks import checked_flag
 from embodied_env.core.types import Sample
 from embodied_env.errors import UsageError
 from embodied_env.ros.robot.robot_profile import EMULATOR_RESET, RESET_LEVELS, RealProfile, inputs_by_variant
@@ -22,32 +23,14 @@ from embodied_env.timing.clock import Clock
 
 @dataclass(frozen=True, kw_only=True)
 class RobotOptions:
-    """Options of the backend `real`.
+    """Options of the backend `real`, whose meanings `BackendOptions` declares.
 
     A virtual clock or any other invalid option raises UsageError.
 
-    Attributes:
-        contract: the sensors and actuators of the robot.
-        clock: paces the steps and stamps arrivals; a steady one.
-        namespace: absolute ROS namespace of the robot; None: the root.
-        domain_id: None: ``ROS_DOMAIN_ID``, or 0.
-        step_timeout_s: without any reading for this long the robot counts as lost; None: from the profile.
-        reset_timeout_s: how long a reset may take; None: from the profile.
-        connect_timeout_s: how long topics or services may be missing at a reset; None: from the profile.
-        relay: whether to send commands to a running relay; None: from the profile.
-        armed: False selects a dry run: everything is started and checked, readings are real, and the gate judges every
-            action; but no command is published, no reset service is called, no confirmation is requested, and no relay
-            is armed.
-        emulator: whether the robot emulator (``embodied-env sim --free-running``) is behind the topics. It resets
-            itself by seed and options, in place of ``backends.real.reset``; a robot refuses, before any motion.
-        confirm_chosen: whether to accept the chosen values of the robot file (`Contract.unconfirmed`) for now.
-        node_name: unique in the namespace.
-        ros_args: arguments after ``--ros-args`` for this node alone, e.g. ``["-r", "joint_states:=arm/states"]``. Those
-            in the command line of this process apply too.
-        ignore_inputs: names of safety inputs to move without, because their message package is not installed; recorded
-            in the manifest.
-        frames: source of the transforms that the profile needs; None: tf2.
-        on_sample: called with each reading as it arrives, in the receiving thread; it must be fast.
+    With `armed` False, a dry run, everything is started and checked, readings are real, and the gate judges every
+    action; but no command is published, no reset service called, no confirmation requested, and no relay armed.
+    The `emulator` resets itself by seed and options, in place of ``backends.real.reset``; a robot refuses, before any
+    motion. `on_sample` must be fast.
     """
 
     contract: Contract = field(kw_only=False)
@@ -73,11 +56,10 @@ class RobotOptions:
         check_namespace_and_domain(self.namespace, self.domain_id)
         check_node_name(self.node_name)
         ros_arguments(self.ros_args)
-        if self.relay not in (None, True, False):
-            raise UsageError(f"invalid relay={self.relay!r} (expected True, False or None)")
+        if self.relay is not None:
+            checked_flag("relay", self.relay)
         for option in ("armed", "emulator", "confirm_chosen"):
-            if (value := getattr(self, option)) not in (True, False):
-                raise UsageError(f"invalid {option}={value!r} (expected True or False)")
+            checked_flag(option, getattr(self, option))
 
     @property
     def is_confirmed(self) -> bool:

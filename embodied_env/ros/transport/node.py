@@ -71,13 +71,11 @@ class RosNode:
             clock: stamps arrivals.
             domain_id: None: ``ROS_DOMAIN_ID``, or 0.
             ros_args: remappings and parameters of this node; they precede those of the process (``sys.argv``).
-            parameters: read-only parameters; the executor that spins the node serves them. None: the node has no
-                parameter services.
+            parameters: read-only, served by the executor that spins the node; None: no parameter services.
             feed: receives the messages that the node publishes and receives.
 
-        Raises:
-            BackendNotReadyError: if ROS 2 cannot be initialised, or after a fork.
-            UsageError: for ROS arguments that rcl cannot parse, or a threshold that is not a positive number.
+        Raises BackendNotReadyError if ROS 2 cannot be initialised, or after a fork, and UsageError for ROS arguments
+        that rcl cannot parse, or a threshold that is not a positive number.
         """
         _first_use.append(os.getpid())
         if _first_use[0] != os.getpid():  # Fast DDS does not survive a fork: its first call would block

@@ -7,12 +7,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
 from embodied_env.errors import EmbodiedEnvError, MissingDependencyError, UsageError
 from embodied_env.messages.message_types import message_class
-from embodied_env.ros.transport.checklist import Check
+from embodied_env.ros.transport.checklist import Check, failed, passed
 from embodied_env.ros.transport.setup_checks import rclpy_import_errors
 
 _PACKAGE = "embodied_env"
@@ -29,35 +30,35 @@ def ros_checks(*, is_required: bool = False) -> Iterator[Check]:
             import rclpy  # noqa: PLC0415 - optional
             from rclpy.type_support import check_for_type_support  # noqa: PLC0415
     except UsageError as error:
-        yield Check(name="rclpy", passed=False, detail=str(error), code="environment")
+        yield failed("rclpy", str(error), "", "environment")
         return
     except EmbodiedEnvError as error:
         if sourced := sourced_prefixes():
             detail = f"{sourced[0]} is sourced, and this Python cannot import its rclpy: {error.__context__}"
             remedy = f"create the virtual environment with the Python of {sourced[0]}, and source its setup.bash"
-            yield Check(name="rclpy", passed=False, detail=detail, remedy=remedy, code="missing")
+            yield failed("rclpy", detail, remedy, "missing")
         else:
             yield Check(name="rclpy", passed=False if is_required else None, detail=str(error), code="missing")
         return
     folder, wheels = Path(rclpy.__file__).resolve().parents[1], _folder_of_wheels()
     origin = "wheels of the extra ros" if folder == wheels else os.environ.get("ROS_DISTRO") or "ROS_DISTRO unset"
-    yield Check(name="rclpy", passed=True, detail=f"{folder} ({origin})")
+    yield passed("rclpy", f"{folder} ({origin})")
     others = [*sourced_prefixes(), *([] if folder == wheels else [folder])]
     if wheels is not None and others:
         detail = f"wheels in {wheels}, and another ROS 2 in {others[0]}: their libraries do not fit together"
         remedy = "open a shell without sourced ROS 2, or create a virtual environment without the extra ros"
-        yield Check(name="one ROS 2", passed=False, detail=detail, remedy=remedy, code="ros.mixed")
+        yield failed("one ROS 2", detail, remedy, "ros.mixed")
     try:
         check_for_type_support(message_class("sensor_msgs/msg/JointState"))
     except MissingDependencyError as error:
-        yield Check(name="messages", passed=False, detail=str(error), code="missing")
+        yield failed("messages", str(error), "", "missing")
     except Exception as error:  # noqa: BLE001 - rclpy and NumPy raise several types
         detail = f"sensor_msgs cannot be loaded with NumPy {version('numpy')}: {type(error).__name__}"
         remedy = 'pip install "numpy<2": the ROS 2 packages of Ubuntu 24.04 are built with NumPy 1.26'
-        yield Check(name="messages", passed=False, detail=detail, remedy=remedy, code="messages")
+        yield failed("messages", detail, remedy, "messages")
     else:
-        yield Check(name="messages", passed=True, detail=f"loaded with NumPy {version('numpy')}")
-    yield Check(name="RMW_IMPLEMENTATION", passed=True, detail=rclpy.get_rmw_implementation_identifier())
+        yield passed("messages", f"loaded with NumPy {version('numpy')}")
+    yield passed("RMW_IMPLEMENTATION", rclpy.get_rmw_implementation_identifier())
 
 
 def _folder_of_wheels() -> Path | None:
@@ -86,12 +87,10 @@ def launch_checks() -> Iterator[Check]:
         remedy = f'export AMENT_PREFIX_PATH="{sys.prefix}:$AMENT_PREFIX_PATH"'
         if not Path(sys.prefix, marker).is_file():
             remedy = f"install the package again, with pip or colcon: {Path(sys.prefix, marker)} does not exist"
-        passed = False if sourced_prefixes() else None
-        yield Check(
-            name="ament index", passed=passed, detail=detail, remedy=remedy, code="ament" if _prefixes() else ""
-        )
+        check = failed("ament index", detail, remedy, "ament" if _prefixes() else "")
+        yield check if sourced_prefixes() else replace(check, passed=None)
     else:
-        yield Check(name="ament index", passed=True, detail=str(found / "share" / _PACKAGE))
+        yield passed("ament index", str(found / "share" / _PACKAGE))
     if (ros2 := shutil.which("ros2")) is None:
         yield Check(name="ros2", passed=None, detail="not on PATH; embodied-env launch works without it")
         return
