@@ -6,9 +6,13 @@ Each interlock declares its gates in its own file, and the other gates are decla
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from embodied_env.core.code_types import END_REASONS, Code, Severity
+from embodied_env.core.code_types import END_REASONS, Code, Severity, end_kind
 from embodied_env.plugins.plugin_table import built_in_classes
+
+if TYPE_CHECKING:
+    from embodied_env.contract import Contract
 
 _PASS, _LIMIT, _HOLD, _STOP, _ESTOP = Severity
 _Gates = Mapping[str, Mapping[str, Code]]
@@ -102,3 +106,23 @@ END_CODES: Mapping[str, int] = {
     **{f"safety_stop:{name}": 1000 + code.number for name, code in CODE_TABLE.items()},
 }
 """Number of each end reason in numeric infos, where another reason has the number of its kind."""
+
+UNMOVED = "has not moved since the reset: are joint names and controller right?"  # why a joint may not follow at all
+
+
+def operator_remedy(reason: str, contract: Contract | None = None) -> str:
+    """Return the remedy after a safety stop, or "" where its code has none.
+
+    It is also "" for any other end reason. With `contract`, each input that can have made the stop is named, with its
+    topic and its own words.
+    """
+    code = reason.partition(":")[2]
+    remedy = CODE_TABLE[code].remedy if end_kind(reason) == "safety_stop" and code in CODE_TABLE else ""
+    kind = {"estop.active": "estop", "robot.protective_stop": "robot_mode"}.get(code)
+    inputs = {} if contract is None else contract.backends.get("real", {}).get("estop") or {}
+    named = [
+        f"{name} on topic {spec['topic']}: {spec.get('release') or remedy}"
+        for name, spec in inputs.items()
+        if remedy and spec.get("kind", "estop") == kind
+    ]
+    return "; ".join(named) or remedy

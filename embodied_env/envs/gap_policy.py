@@ -159,19 +159,17 @@ def _mark_value(sample: Sample, layout: FieldLayout, found: NDArray[Any] | None)
     """Return the sample marked with the problem of a field, unless another field has made it INVALID."""
     if sample.quality is Quality.INVALID:
         return sample
-    quality, reason = _name_problem(layout, found)
-    return replace(sample, quality=quality, reason=reason)
-
-
-def _name_problem(layout: FieldLayout, found: NDArray[Any] | None) -> tuple[Quality, str]:
+    quality = Quality.INVALID
     if found is None:
-        return Quality.INVALID, f"{layout.field} is missing"
-    if found.shape != layout.shape or found.dtype != layout.dtype:
+        reason = f"{layout.field} is missing"
+    elif found.shape != layout.shape or found.dtype != layout.dtype:
         expected = f"{layout.dtype}{list(layout.shape)}"
-        return Quality.INVALID, f"{layout.field} is {found.dtype}{list(found.shape)} (expected {expected})"
-    if not np.isfinite(found).all():
-        return Quality.INVALID, f"{layout.field} is not finite"
-    return Quality.OUT_OF_RANGE, OUTSIDE.format(layout.field)
+        reason = f"{layout.field} is {found.dtype}{list(found.shape)} (expected {expected})"
+    elif not np.isfinite(found).all():
+        reason = f"{layout.field} is not finite"
+    else:
+        quality, reason = Quality.OUT_OF_RANGE, OUTSIDE.format(layout.field)
+    return replace(sample, quality=quality, reason=reason)
 
 
 def _limits(layout: FieldLayout) -> tuple[Any, Any]:

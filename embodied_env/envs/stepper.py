@@ -24,17 +24,8 @@ from embodied_env.envs.external_inputs import ExternalInputsSource
 from embodied_env.envs.gap_policy import GapPolicy
 from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.observation_builder import Observation, begin_history
-from embodied_env.envs.remedies import warn_of_malformed_action
 from embodied_env.envs.reset_procedure import ResetProcedure
-from embodied_env.envs.stepper_state import (
-    EpisodeState,
-    Lifecycle,
-    PendingStep,
-    SavedStepper,
-    State,
-    latched_estop,
-    one_at_a_time,
-)
+from embodied_env.envs.stepper_state import EpisodeState, Lifecycle, PendingStep, SavedStepper, State, latched_estop
 from embodied_env.envs.transition_builder import EndReasons, Info, TransitionBuilder, copy_action
 from embodied_env.errors import (
     BackendError,
@@ -44,6 +35,7 @@ from embodied_env.errors import (
     TaskError,
     UsageError,
 )
+from embodied_env.safety.action_parsing import warn_of_malformed_action
 from embodied_env.safety.approved_commands import merge_relay_report
 from embodied_env.safety.command_filters import CommandFilter
 from embodied_env.safety.gate import SafetyGate
@@ -292,29 +284,29 @@ class Stepper:
         checked_instruction(self.contract, options)
         return checked_options(self.contract, options)
 
-    @one_at_a_time
     def reset(
         self, *, world_seed: int, options: Mapping[str, Any] | None, seeded: bool, start: EpisodeStart | None = None
     ) -> tuple[Observation, Info]:
         """Start an episode at `start`, as number 0 if `seeded`, or raise like `EmbodiedEnv.reset`."""
-        request = ResetRequest(epoch=self.epoch + 1, seed=world_seed, options=self.check_reset(options))
-        was_running = self.lifecycle.state is State.RUNNING
-        self.lifecycle.end_episode()
-        if was_running and self._free_running:
-            self.lifecycle.brake("reset() during an episode")
-        self._arbiter.end_motion()  # a lost backend did not receive the braking
-        self._step = None
-        self.epoch += 1
-        self._episode_index = 0 if seeded else self._episode_index + 1
-        entered_ns = self.clock.now_ns()
-        self.lifecycle.open()
-        snapshot = self._resets.run(request, checked_instruction(self.contract, options), start)
-        self._start_episode(snapshot, is_played=start is not None)
-        episode = self._episode
-        observation, info = self.transition_builder.at_reset(episode, self.clock.now_ns() - entered_ns)
-        self.ledger.is_marked = False
-        self.ledger.returned_ns = episode.returned_ns = self.clock.now_ns()
-        return observation, info
+        with self.lifecycle.only_reset():
+            request = ResetRequest(epoch=self.epoch + 1, seed=world_seed, options=self.check_reset(options))
+            was_running = self.lifecycle.state is State.RUNNING
+            self.lifecycle.end_episode()
+            if was_running and self._free_running:
+                self.lifecycle.brake("reset() during an episode")
+            self._arbiter.end_motion()  # a lost backend did not receive the braking
+            self._step = None
+            self.epoch += 1
+            self._episode_index = 0 if seeded else self._episode_index + 1
+            entered_ns = self.clock.now_ns()
+            self.lifecycle.open()
+            snapshot = self._resets.run(request, checked_instruction(self.contract, options), start)
+            self._start_episode(snapshot, is_played=start is not None)
+            episode = self._episode
+            observation, info = self.transition_builder.at_reset(episode, self.clock.now_ns() - entered_ns)
+            self.ledger.is_marked = False
+            self.ledger.returned_ns = episode.returned_ns = self.clock.now_ns()
+            return observation, info
 
     def _start_episode(self, snapshot: Snapshot, *, is_played: bool) -> None:
         self.ledger.is_first, self.ledger.observed_ns = True, self.clock.now_ns()

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 from embodied_env.backends.backend import Backend
 from embodied_env.contract import FloatArray
@@ -26,9 +26,6 @@ from embodied_env.errors import BackendLostError, ClosedError, ResetNeededError
 from embodied_env.processes.signals import deferred_signals
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.timing.ledger import LedgerState
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 @dataclass(kw_only=True)
@@ -105,7 +102,7 @@ class Lifecycle:
     """Holds the state of one stepper, and opens and closes its backend."""
 
     def __init__(self, backend: Backend, guard: MotionGuard) -> None:
-        self.resetting = threading.Lock()
+        self._resetting = threading.Lock()
         self.state = State.NEW
         self._backend, self._guard = backend, guard
         self._free_running = backend.capabilities.free_running
@@ -125,6 +122,16 @@ class Lifecycle:
     def is_inherited(self) -> bool:
         """Whether this is a fork of the process that opened a free-running world."""
         return self._free_running and self._pid not in (0, os.getpid())
+
+    @contextmanager
+    def only_reset(self) -> Iterator[None]:
+        """Refuse a reset during another one, which may be driving the robot home."""
+        if not self._resetting.acquire(blocking=False):
+            raise ResetNeededError("reset() during a reset: wait for its end, or call close()")
+        try:
+            yield
+        finally:
+            self._resetting.release()
 
     def move_to(self, state: State) -> None:
         """Change the state, unless another thread has closed."""
@@ -209,22 +216,6 @@ class Lifecycle:
                 self._guard.brake("close()")
         finally:
             self._backend.close()
-
-
-def one_at_a_time(reset: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Refuse a reset of a stepper during another one, which may be driving the robot home."""
-
-    @wraps(reset)
-    def only_reset(stepper: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:  # noqa: ANN401 - a stepper
-        resetting = stepper.lifecycle.resetting
-        if not resetting.acquire(blocking=False):
-            raise ResetNeededError("reset() during a reset: wait for its end, or call close()")
-        try:
-            return reset(stepper, *args, **kwargs)
-        finally:
-            resetting.release()
-
-    return only_reset
 
 
 def check_open(is_closed: bool, call: str) -> None:  # noqa: FBT001 - the condition

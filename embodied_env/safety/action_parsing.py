@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import NoAction
+from embodied_env.core.types import Finding
 from embodied_env.errors import described
 
 NO_ACTION = "form.none"
@@ -96,3 +99,13 @@ def parse_chunk(actions: Sequence[Any], layout: ActionLayout) -> NDArray[np.floa
     except Exception:  # noqa: BLE001 - a foreign object may raise anything; the gate reports it in its own step
         return None
     return np.concatenate(columns, axis=1)
+
+
+def warn_of_malformed_action(findings: Iterable[Finding]) -> bool:
+    """Log a warning where `findings` reject the form of an action, and return whether they do."""
+    malformed = [finding for finding in findings if finding.code in ("form.shape", "form.type")]
+    for finding in malformed:
+        with suppress(UserWarning):  # a warning turned into an error must not stop the robot
+            remedy = "the robot brakes at each such action; pass one of env.action_space"
+            gymnasium.logger.warn(f"malformed action: {finding.detail}; {remedy}")
+    return bool(malformed)

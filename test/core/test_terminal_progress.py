@@ -62,13 +62,6 @@ def test_a_bar_prints_task_and_parts_of_redirected_work(clock, capsys):
     ]
 
 
-def test_short_work_prints_nothing(clock, capsys):
-    with ProgressBar("runs", 2, clock=clock) as progress:
-        clock.now_s += LINE_PERIOD_S - 0.1
-        progress.advance(2)
-    assert capsys.readouterr().err == ""
-
-
 def test_a_terminal_gets_no_lines(clock, monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     lines = ProgressLines(clock)

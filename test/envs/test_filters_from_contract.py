@@ -57,13 +57,6 @@ def test_a_slower_urdf_makes_a_smaller_step_of_the_same_action(folder):
     assert contract.fingerprint != replace(OWN, safety=contract.safety, files=contract.files).fingerprint
 
 
-def test_a_contract_with_a_urdf_round_trips_through_text(folder):
-    contract = parse_contract(with_urdf(), source=str(folder / "arm.yaml"))
-    again = parse_contract(dump_contract(contract), source=contract.source)
-    assert again == contract
-    assert again.fingerprint == contract.fingerprint
-
-
 def test_a_missing_or_invalid_urdf_is_named(folder):
     with pytest.raises(ContractError, match=r"safety.urdf: cannot read the file: .*other.urdf"):
         parse_contract(with_urdf("other.urdf"), source=str(folder / "arm.yaml"))

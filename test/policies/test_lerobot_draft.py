@@ -307,14 +307,6 @@ def test_rate_of_the_training_environment(policy):
     assert draft["control_period_s"] == 0.02
 
 
-def test_dataset_without_statistics_still_has_names_and_rate(policy, dataset):
-    folder = dataset()
-    (folder / "meta" / "stats.json").unlink()  # of version 2.1, which has them by episode
-    draft, gaps = drafted(policy(), folder)
-    assert draft["inputs"]["observation.state"]["parts"][0]["joints"] == JOINTS
-    assert "mean and std of inputs.observation.state" in gaps
-
-
 def test_pickle_is_never_read(policy):
     _, gaps = drafted(policy({"pytorch_model.bin": b"cos\nsystem\n(S'true'\ntR."}))
     assert "mean and std of inputs.observation.state" in gaps
@@ -376,8 +368,3 @@ def test_statistics_of_other_tensors_are_not_read(policy):
     header = json.dumps({f"observation.state.{name}": large for name in ("mean", *range(1000))}).encode()
     files = {NORMALIZER: len(header).to_bytes(8, "little") + header + bytes(2**22)}
     assert read_lerobot(policy(files)).inputs["observation.state"].statistics == {}
-
-
-def test_missing_policy_is_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"cannot read .*config\.json"):
-        read_lerobot(tmp_path)

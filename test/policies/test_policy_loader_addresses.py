@@ -3,7 +3,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied_env.errors import UsageError
-from embodied_env.plugins.plugin_table import ADDRESSES
 from embodied_env.policies.policy_loader import parse_address, parse_server
 
 
@@ -46,13 +45,6 @@ def test_an_address_has_the_parts_that_it_was_made_of(location, number, options)
     parsed = parse_address(f"run:{location}#{number}" + (f"?{query}" if query else ""))
     assert (parsed.name, parsed.location, parsed.part) == ("run", location, str(number))
     assert parsed.options == options
-
-
-@pytest.mark.parametrize("form", [form for form in ADDRESSES if "#" not in form])
-def test_a_form_without_a_part_is_a_name_and_a_location(form):
-    parsed = parse_address(form)
-    assert form in (f"{parsed.name}:{parsed.location}", parsed.name)
-    assert (parsed.part, parsed.options) == (None, {})
 
 
 @given(st.text())

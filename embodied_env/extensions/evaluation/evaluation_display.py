@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.argument_checks import checked_path
+from embodied_env.core.code_table import UNMOVED, operator_remedy
 from embodied_env.core.excluded_episodes import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
 from embodied_env.core.latency_statistics import ANNOTATED_STAGES, INJECTED_STAGES, STAGES
 from embodied_env.core.plugin_loading import load_extension
 from embodied_env.core.terminal import ProgressBar, make_console, say
-from embodied_env.envs.remedies import UNMOVED, operator_remedy
 from embodied_env.errors import EmbodiedEnvError, RecordError
 from embodied_env.extensions.evaluation.episode_runner import PolicySource
 from embodied_env.extensions.evaluation.evaluation import evaluate

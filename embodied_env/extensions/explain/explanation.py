@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from embodied_env.core.code_table import CODE_TABLE, GATES
+from embodied_env.core.code_table import CODE_TABLE, GATES, UNMOVED
 from embodied_env.core.code_types import Quality, Severity, end_kind
 from embodied_env.core.policy import CHUNK_MODES
-from embodied_env.envs.remedies import UNMOVED
 from embodied_env.errors import UsageError
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 from embodied_env._version import __version__
 from embodied_env.contract import Contract
+from embodied_env.core.code_table import UNMOVED
 from embodied_env.core.excluded_episodes import describe_exclusions
 from embodied_env.core.latency_statistics import KEPT
 from embodied_env.core.terminal import NO_PROGRESS, Progress
-from embodied_env.envs.remedies import UNMOVED
 from embodied_env.errors import ContractError, RecordError
 from embodied_env.extensions.audit import AuditReport, audit_run
 from embodied_env.extensions.report.episode_traces import EpisodeTraces, is_underrun

@@ -8,7 +8,7 @@ import pytest
 from shipped_contracts import changed_contract
 
 import embodied_env
-from embodied_env.envs.remedies import UNMOVED
+from embodied_env.core.code_table import UNMOVED
 from embodied_env.extensions.evaluation.evaluation_display import print_losses_and_stops, print_table
 from embodied_env.record import read_run
 from embodied_env.testing import ScriptedFault
@@ -65,16 +65,6 @@ def test_table_report_and_audit_name_the_dead_sensor(results, capsys):
     assert "Steps with a held reading of tcp" in write_report(dead.path).path.read_text()
     report = audit_run(dead.path)
     assert (report.sound, [warning.rule for warning in report.warnings]) == (True, ["sensor.held"])
-
-
-@pytest.mark.needs("comparison", "report")
-def test_comparison_names_the_dead_sensor(results):
-    from embodied_env.extensions.comparison.comparison_findings import label
-    from embodied_env.extensions.comparison.run_comparison import compare_runs
-
-    dead, alive = (evaluation.results[0].path for evaluation in results)
-    names = {label(found.name) for found in compare_runs(alive, dead).differences if found.may_matter}
-    assert names >= {"readings of tcp · MISSING", "readings of tcp · STALE", "capture age · tcp"}
 
 
 @pytest.mark.needs("audit", "explain", "report")

@@ -63,11 +63,6 @@ def test_policies_are_compared_over_pairs_with_one_prompt(tmp_path):
     assert [each.paired.pairs for each in by_prompt] == [2, 2, 2]
 
 
-def test_a_policy_that_refuses_a_prompt_ends_the_evaluation(tmp_path):
-    with pytest.raises(embodied_env.errors.PolicyError, match="no rest"):
-        evaluate(SHORT, Follower(["rest"]), episodes=1, instructions=PROMPTS, record=tmp_path, **QUICK)
-
-
 def test_an_invalid_prompt_is_refused_before_anything_moves(tmp_path):
     with pytest.raises(UsageError, match="invalid instruction: ''"):
         evaluate(SHORT, Follower(), instructions=["wave", ""], record=tmp_path, **QUICK)
