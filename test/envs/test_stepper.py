@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scripted_tasks
 from scripted_tasks import PERIOD_NS, PERIOD_S, VELOCITY, FailingResets, Scene
+from waiting import wait_for
 
 import embodied_env
 import embodied_env.backends
@@ -455,9 +456,7 @@ def test_a_free_running_world_has_a_watchdog_thread_until_it_is_closed(make_scen
 
 
 def wait_for_rest(scene):
-    end = time.monotonic() + 30.0
-    while scene.sent[-1].report.velocity_si.any() and time.monotonic() < end:
-        time.sleep(0.005)
+    wait_for(lambda: not scene.sent[-1].report.velocity_si.any())
 
 
 def test_a_free_running_robot_brakes_when_the_agent_stops_stepping(make_scene):
@@ -489,17 +488,10 @@ def driving():
     return scene
 
 
-def wait_for_the_watchdogs_to_end():
-    end = time.monotonic() + 30.0
-    while watchdogs():
-        assert time.monotonic() < end
-        time.sleep(0.002)
-
-
 def test_a_requested_close_brakes_to_rest_first():
     scene = driving()
     scene.stepper.lifecycle.request_close()
-    wait_for_the_watchdogs_to_end()
+    wait_for(lambda: not watchdogs())
     assert scene.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]
     with pytest.raises(ClosedError):
         scene.step((1.0, 0.0))
@@ -511,7 +503,7 @@ def test_a_requested_close_follows_a_failed_reset(make_scene):
     with pytest.raises(BackendNotReadyError):
         scene.reset()
     scene.stepper.lifecycle.request_close()
-    wait_for_the_watchdogs_to_end()
+    wait_for(lambda: not watchdogs())
     assert scene.backend.closed
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from evidence import assert_replays, assert_sound
 from shipped_contracts import arm_of
+from waiting import wait_for
 
 import embodied_env
 from embodied_env.errors import BackendLostError, ContractError
@@ -70,10 +71,7 @@ def test_a_stalled_policy_ends_at_rest(env, sent):
     env.step(np.full(6, 1.0))
     while np.abs(sent[-1][1].report.velocity_si).max() < 0.5:
         env.step(np.full(6, 1.0))
-    end_s = time.monotonic() + PATIENCE_S
-    while any(command.report.velocity_si.any() for _, command in sent[-3:]):  # of the watchdog
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
+    wait_for(lambda: not any(command.report.velocity_si.any() for _, command in sent[-3:]))  # of the watchdog
     rest = sent[-1][1].values.tolist()
     assert [command.values.tolist() for _, command in sent[-3:]] == [rest] * 3
 

@@ -14,6 +14,7 @@ from evidence import assert_replays, assert_sound
 from hypothesis import given
 from hypothesis import strategies as st
 from shipped_contracts import changed_contract
+from waiting import wait_for
 
 import embodied_env
 from embodied_env.cli.main import main
@@ -456,14 +457,7 @@ def hanging():
     policy.gate = threading.Semaphore(0)
     yield policy
     policy.gate.release(100)
-    wait_until_joined()
-
-
-def wait_until_joined():
-    end = time.monotonic() + 30.0
-    while not joined():
-        assert time.monotonic() < end
-        time.sleep(0.001)
+    wait_for(joined)
 
 
 def test_a_hanging_policy_ends_reset_and_close_and_its_answer_is_never_used(hanging):
@@ -478,7 +472,7 @@ def test_a_hanging_policy_ends_reset_and_close_and_its_answer_is_never_used(hang
     runner.close()  # no second error, nor a second wait
     assert hanging.closed == 0  # it is in use
     hanging.gate.release()
-    wait_until_joined()
+    wait_for(joined)
     hanging.bias = 100.0
     hanging.gate.release()
     runner._calls._timeout_s = 30.0

@@ -173,13 +173,6 @@ def test_running_cluster_is_used_and_left_running(folder, monkeypatch):
     assert output.strip() == "2.0"
 
 
-def test_missing_cluster_is_named(folder):
-    status, run, output = evaluated(folder, "random", "--engine", "ray", "--address", "127.0.0.1:1")
-    assert status != 0
-    assert run is None
-    assert "Ray cluster 127.0.0.1:1: " in output
-
-
 @pytest.mark.ros
 def test_ray_workers_over_ros_give_outcome_of_one_process(folder):
     one = evaluated(folder, "scripted", backend="mujoco_ros")
