@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     validate.add_argument("--trust-task", action="store_true", help="load the task that each contract names")
     validate.add_argument("--task", metavar="FILE[:CLASS]", help="Python file to load the task from (default: none)")
     drafts = find_extension(PARTS["contract_init"])
-    init = add(_init if drafts is None else drafts.run, "init", "write a draft contract of your robot")
+    missing = partial(load_extension, PARTS["contract_init"], needed_for="embodied-env contract init")
+    init = add(drafts.run if drafts else lambda _: missing(), "init", "write a draft contract of your robot")
     if drafts is not None:
         drafts.add_arguments(init)
     add(_list, "list", "list the shipped contracts, robots and teams")
@@ -91,12 +93,13 @@ def _picture(args: argparse.Namespace) -> int:
         load_task(contract, trust=args.trust_task)
     paths = [out / f"{contract.name}.png" for contract in contracts]
     check_new(*paths, force=args.force)
+    pictures = [_render(contract, args.seed) for contract in contracts]
     try:
         out.mkdir(parents=True, exist_ok=True)
+        for picture, path in zip(pictures, paths, strict=True):
+            write_file(path, picture, replace=args.force)
     except OSError as error:
         raise UsageError(f"--out: {error} (expected a directory to write to)") from None
-    for contract, path in zip(contracts, paths, strict=True):
-        _save_picture(contract, path, seed=args.seed, replace=args.force)
     written = [str(path) for path in paths]
     if args.json:
         _print_json(written)
@@ -105,8 +108,8 @@ def _picture(args: argparse.Namespace) -> int:
     return SOUND
 
 
-def _save_picture(contract: Contract, path: Path, *, seed: int, replace: bool) -> None:
-    """Write the rendered reset of `contract` on the backend `mujoco` to `path`."""
+def _render(contract: Contract, seed: int) -> bytes:
+    """Return the picture of a reset of `contract` on the backend `mujoco`."""
     from embodied_env.core.reading_conversion import import_pillow
     from embodied_env.envs.embodied_env import EmbodiedEnv
 
@@ -119,16 +122,7 @@ def _save_picture(contract: Contract, path: Path, *, seed: int, replace: bool) -
         env.close()
     content = BytesIO()
     images.fromarray(picture).save(content, "PNG")
-    try:
-        write_file(path, content.getvalue(), replace=replace)
-    except OSError as error:
-        raise UsageError(f"cannot write the picture {path}: {error} (expected a directory to write to)") from None
-
-
-def _init(args: argparse.Namespace) -> int:  # noqa: ARG001 - one interface
-    """Report that the extension is missing."""
-    load_extension(PARTS["contract_init"], needed_for="embodied-env contract init")
-    return SOUND
+    return content.getvalue()
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -324,7 +318,7 @@ def _joint_rows(name: str, contract: Contract) -> list[Row]:
             "joint": joint,
             "unit": spec.unit if isinstance(spec.unit, str) else ", ".join(spec.unit),
             "position": spec.position and [limits.position_low[i].item(), limits.position_high[i].item()],
-            "velocity_per_s": _velocity(limits.velocity_low[i].item(), limits.velocity_high[i].item()),
+            "velocity_per_s": _finite(high) if low == -high else [low, high],
             "acceleration_per_s2": _finite(limits.acceleration[i].item()),
             "deceleration_per_s2": _finite(limits.deceleration[i].item()),
             "action": [scale.low[i].item(), scale.high[i].item()],
@@ -332,12 +326,8 @@ def _joint_rows(name: str, contract: Contract) -> list[Row]:
             "action_si_unit": f"{spec.unit}{suffix}",
         }
         for i, (joint, spec) in enumerate(actuator.joints.items())
+        for low, high in [(limits.velocity_low[i].item(), limits.velocity_high[i].item())]
     ]
-
-
-def _velocity(low: float, high: float) -> float | list[float] | None:
-    """Return one limit for both directions, or both."""
-    return _finite(high) if low == -high else [low, high]
 
 
 def _finite(limit: float) -> float | None:

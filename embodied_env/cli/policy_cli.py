@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = add_actions(parser)
     show = add(_show, "show", "show what becomes what, with one observation through it")
     check = add(_check, "check", "check a policy file against a contract and, with --policy, a model")
-    keys = add(_keys, "keys", "print the keys of a policy file, with their bounds and defaults")
+    print_all = partial(print_keys, [*declared_keys(PolicyFile)])
+    keys = add(print_all, "keys", "print the keys of a policy file, with their bounds and defaults")
     keys.add_argument("path", metavar="PATH", nargs="?", help="key, printed with those below it (default: all)")
     init = add(_init, "init", "write a draft policy file of a LeRobot policy, and list what is unknown")
     for each in (show, check, init):
@@ -110,10 +112,6 @@ def _show(args: argparse.Namespace) -> int:
     else:
         print_tables({title: without_empty_columns(rows) for title, rows in shown.items()})
     return SOUND
-
-
-def _keys(args: argparse.Namespace) -> int:
-    return print_keys([*declared_keys(PolicyFile)], args)
 
 
 def _check(args: argparse.Namespace) -> int:

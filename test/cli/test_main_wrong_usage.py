@@ -9,7 +9,7 @@ from extension_marks import needing
 from shipped_contracts import changed_text
 
 import embodied_env
-from embodied_env.cli import SOUND, WRONG_USAGE
+from embodied_env.cli import WRONG_USAGE
 from embodied_env.cli.main import main
 from embodied_env.contract import parse_contract
 from embodied_env.errors import ContractError, UsageError
@@ -287,15 +287,6 @@ def test_one_file_for_two_outputs_is_refused(empty_folder, capsys, words, file, 
         f"embodied-env: error: {file} would be written twice (expected a different file for each output)\n"
     )
     assert not (empty_folder / file).exists()
-
-
-@pytest.mark.needs("contract_init")
-def test_overwritten_file_is_replaced_as_a_whole(empty_folder):
-    (empty_folder / "kept").write_text("mine")
-    (empty_folder / "link").hardlink_to(empty_folder / "kept")  # has what is written into the old file
-    assert main(["contract", "init", "--robot", "ur5e", "-o", "kept", "--force"]) == SOUND
-    assert "ur5e" in (empty_folder / "kept").read_text()
-    assert (empty_folder / "link").read_text() == "mine"
 
 
 @pytest.mark.needs("contract_init")

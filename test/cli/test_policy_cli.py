@@ -96,14 +96,6 @@ def test_show_summarises_images_and_texts(capsys, write, tmp_path):
     assert (text["from"], text["becomes"]) == ("task.instruction", "open the door")
 
 
-def test_tables_of_show(capsys, write):
-    scan = {"parts": [{"field": "target_position"}], "history": {"steps": [-1, 0]}}
-    text = output_of(capsys, "show", write(inputs={"obs": scan}), "--contract", "arm_reach", "--backend", "fake").out
-    assert re.search(r"obs +│ 0 +│ target_position\[0\] .* steps \[-1, 0\]", text)
-    assert "arm[j6]" in text
-    assert "value" in text
-
-
 @pytest.fixture
 def model(tmp_path):
     """Return a function that writes the ONNX model ``action = obs @ weights``, and returns its address."""

@@ -64,11 +64,15 @@ def comparability(a: Run, b: Run, ignore: Iterable[str] = ()) -> Comparability:
     contracts = _read_contract("A", a, notes), _read_contract("B", b, notes)
     found = [
         *_contract_mismatches(a, b, *contracts),
-        *_instruction_mismatches(*contracts),
         *_task_mismatches(a, b, contracts),
         *_wrapper_mismatches(a, b),
-        *_actuation_mismatches(a, b),
     ]
+    abilities = [mapping_of(run.manifest, "capabilities") for run in (a, b)]
+    single: dict[str, list[Any]] = {
+        "capabilities.actuates": [each.get("actuates") is not False for each in abilities],  # False: a dry run
+        "task.instruction": [found.task.instruction for found in contracts if found is not None],  # in no fingerprint
+    }
+    found += [Mismatch(path=path, a=pair[0], b=pair[-1]) for path, pair in single.items() if pair[:1] != pair[-1:]]
     unrecorded = {
         layer["class"] for run in (a, b) for layer in _wrappers(run) if "kwargs" in layer and layer["kwargs"] is None
     }
@@ -126,13 +130,6 @@ def _contract_mismatches(a: Run, b: Run, contract_a: Contract | None, contract_b
     return [Mismatch(path="contract.fingerprint", a=of_a, b=of_b)]
 
 
-def _instruction_mismatches(a: Contract | None, b: Contract | None) -> list[Mismatch]:
-    """Compare the prompts, which the fingerprint does not cover."""
-    if a is None or b is None or a.task.instruction == b.task.instruction:
-        return []
-    return [Mismatch(path="task.instruction", a=a.task.instruction, b=b.task.instruction)]
-
-
 def _task_mismatches(a: Run, b: Run, contracts: Iterable[Contract | None]) -> Iterator[Mismatch]:
     """Yield differences of the loaded tasks, as the version of a shipped one is part of the contract."""
     if all(contract is not None and contract.task.type in SHIPPED_TASKS for contract in contracts):
@@ -148,12 +145,6 @@ def _wrapper_mismatches(a: Run, b: Run) -> list[Mismatch]:
         classes = ([layer["class"] for layer in layers] for layers in (of_a, of_b))
         return [Mismatch(path="wrappers", a=next(classes), b=next(classes))]
     return [Mismatch(path=f"wrappers{path}", a=x, b=y) for path, x, y in differences(of_a, of_b)]
-
-
-def _actuation_mismatches(a: Run, b: Run) -> list[Mismatch]:
-    """Compare whether commands moved a robot, which they did unless the manifest marks a dry run."""
-    of_a, of_b = (mapping_of(run.manifest, "capabilities").get("actuates") is not False for run in (a, b))
-    return [] if of_a == of_b else [Mismatch(path="capabilities.actuates", a=of_a, b=of_b)]
 
 
 def _world_notes(a: Run, b: Run, contracts: tuple[Contract | None, Contract | None]) -> Iterator[str]:

@@ -8,7 +8,7 @@ a table, which it computes from these paths.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -87,7 +87,8 @@ def line_chart(
     """
     series = [(line, *extremes(line.x, line.y)) for line in lines]
     behind = [(line, np.asarray(line.x), np.asarray(line.y)) for line in below]
-    x_low, x_high = _span(x for _, x, _ in series)
+    ends = [float(end) for _, x, _ in series for end in (*x[:1], *x[-1:])]
+    x_low, x_high = _padded_span(min(ends, default=0.0), max(ends, default=1.0))
     y_low, y_high = _padded(*_y_range([*series, *behind]))
     box = _Box(x_low, x_high, y_low, y_high)
     shaded = [(-_BEYOND, min(box.y(limits[1]), UNITS)), (max(box.y(limits[0]), 0), _BEYOND)]
@@ -264,11 +265,6 @@ class _Box(NamedTuple):
 
 def _bounded(value: float) -> int:
     return round(min(max(value, -_BEYOND), _BEYOND))
-
-
-def _span(places: Iterable[FloatArray]) -> tuple[float, float]:
-    ends = [end for x in places if len(x) for end in (float(x[0]), float(x[-1]))]
-    return _padded_span(min(ends, default=0.0), max(ends, default=1.0))
 
 
 def _padded_span(low: float, high: float) -> tuple[float, float]:

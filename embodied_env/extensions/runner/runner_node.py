@@ -102,7 +102,7 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
 
     def _create_action(self, action: Any, check: Any, instruct: Any) -> None:  # noqa: ANN401 - generated types
         self.create_service(check, "~/check_goal", self._on_check)
-        self.create_service(instruct, "~/set_instruction", self._on_set_instruction)
+        self.create_service(instruct, "~/set_instruction", self._on_instruct)
         self._server = _GoalServer(
             self,
             action,
@@ -248,15 +248,10 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
             self._start(goal)
         return response
 
-    def _on_set_instruction(self, request: Any, response: Any) -> Any:  # noqa: ANN401
-        return self._instruct(request.instruction, response)
-
-    def _on_instruct(self, _request: Any, response: Any) -> Any:  # noqa: ANN401
-        return self._instruct(self.get_parameter("goal.instruction").value, response)
-
-    def _instruct(self, text: str, response: Any) -> Any:  # noqa: ANN401
+    def _on_instruct(self, request: Any, response: Any) -> Any:  # noqa: ANN401
+        """Change the prompt to that of a request with one, or of the parameter."""
         try:
-            self._runner.instruct(text)
+            self._runner.instruct(getattr(request, "instruction", self.get_parameter("goal.instruction").value))
         except UsageError as error:
             response.message = str(error)
         response.success = not response.message

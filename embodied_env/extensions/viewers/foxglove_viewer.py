@@ -86,7 +86,8 @@ class FoxgloveViewer:
             message = types.Log(timestamp=stamp, level=types.LogLevel.Info, message=text, name="embodied_env")
             self._log("/step/log", "Log", message, ns)
         self._log("/step/curves", "", encode_row(_nested(drawing.curves)), ns)
-        self._log("transition", "", encode_row(dict(drawing.row), _describe), ns)
+        row = encode_row(dict(drawing.row), lambda image: {"dtype": image.dtype.name, "shape": [*image.shape]})
+        self._log("transition", "", row, ns)  # images have topics of their own
 
     def flush(self) -> Iterator[None]:
         """Do nothing, since curves are logged with their step."""
@@ -205,8 +206,3 @@ def _nested(curves: Mapping[Path, float]) -> dict[str, Any]:
             place = place.setdefault(part, {})
         place[path[-1]] = value
     return found
-
-
-def _describe(array: NDArray[Any]) -> dict[str, Any]:
-    """Return the placeholder of an image, which has a topic of its own, in a live row."""
-    return {"dtype": array.dtype.name, "shape": list(array.shape)}

@@ -229,11 +229,6 @@ def test_a_policy_is_trusted_only_where_the_user_asks():
     assert "--trust-policy" in trusted.arguments
 
 
-def test_a_policy_file_is_passed_on():
-    (process,) = TARGETS["evaluate"].processes({"policy": "onnx:p.onnx", "policy_file": "p.yaml"})
-    assert "--policy-file=p.yaml" in process.arguments
-
-
 @pytest.mark.parametrize(("spelled", "count"), [("True", 1), ("yes", 1), ("1", 1), ("FALSE", 0), ("off", 0)])
 def test_a_flag_is_spelled_as_in_python_or_yaml(spelled, count):
     assert words("evaluate", "evaluation", report=spelled).count("--report") == count
@@ -257,12 +252,6 @@ def test_several_policies_are_a_yaml_list_with_their_files():
 def test_a_wrong_list_of_policies_is_named(given, problem):
     with pytest.raises(UsageError, match=problem):
         TARGETS["evaluate"].processes(given)
-
-
-def test_every_option_of_evaluate_is_available():
-    assert words("real", "evaluation", extra_args="--clock virtual --view 'a b'")[-4:] == [
-        "--clock", "virtual", "--view", "a b",
-    ]  # fmt: skip
 
 
 def test_our_nodes_get_ros_arguments_and_their_namespace(tmp_path):
