@@ -148,14 +148,7 @@ class EnvWithoutTask(EmbodiedEnv):
 
 
 class Excitation:
-    """One run of moves in an environment.
-
-    Attributes:
-        traces: of the finished moves.
-        missing: joint, or name of a move -> why moves of it are missing.
-        offsets_ns: of our steady clock from that of the backend, at each step; upper bounds.
-        acted: measured actuation of the steps, s, by method.
-    """
+    """One run of moves in an environment."""
 
     def __init__(
         self,
@@ -173,10 +166,10 @@ class Excitation:
         self._reference = self._applied = np.zeros(self._layout.size)  # requested next, and applied last
         self._was_reset = False
         self._reset_seed: int | None = None
-        self.traces: list[MoveTrace] = []
-        self.missing: dict[str, str] = {}
-        self.offsets_ns: list[int] = []
-        self.acted: dict[str, list[float]] = {}
+        self.traces: list[MoveTrace] = []  # of the finished moves
+        self.missing: dict[str, str] = {}  # joint, or name of a move -> why moves of it are missing
+        self.offsets_ns: list[int] = []  # upper bounds of our steady clock less that of the backend, at each step
+        self.acted: dict[str, list[float]] = {}  # measured actuation of the steps, s, by method
 
     def make_moves(self, moves: Sequence[PlannedMove], *, seed: int, progress: Callable[[int, int], None]) -> None:
         """Make all moves, and repeat those that a late reading or step disturbed after the others.
@@ -323,19 +316,8 @@ def record_excitation(
 ) -> RecordedExcitation:
     """Make moves of `brisk_moves` through the gate, without a task, and record them.
 
-    Args:
-        contract: of the robot.
-        moves: to make, in as many episodes as they need.
-        backend: any that moves.
-        record: the parent of the run directory.
-        seed: of the reset.
-        progress: called with the number of finished moves and of all moves.
-        resetting: called before each reset, in which an operator may be asked.
-        **options: of `EmbodiedEnv`.
-
-    Raises:
-        UsageError, CalibrationError, BackendNotReadyError: as `Excitation.make_moves`, after the rows so far.
-        RecordError: when the run directory cannot be written.
+    `progress` is called with the number of finished moves and of all moves, `resetting` before each reset, and
+    `options` are those of `EmbodiedEnv`. Raises like `Excitation.make_moves`, or RecordError for `record`.
     """
     env = RecordTransitions(EnvWithoutTask(contract, backend=backend, **options), record, policy="excitation")
     try:

@@ -119,33 +119,22 @@ class Event:
 
 
 class RunFeatures:
-    """Features of the rows of a run, whose memory grows with episodes only.
-
-    Attributes:
-        streams: numbers by name.
-        events: steps with an event, by name.
-        steps: transitions.
-        resets: rows of resets.
-        tracked: commanded joints with a reading, by name.
-        untracked: commanded joints without a reading.
-        drawn: motion of these joints in the first `MOST_DRAWN` episodes.
-        ranges: declared range of the components of fields.
-        injected: stages with injected delays, which take their time in the world in lockstep too.
-    """
+    """Features of the rows of a run, whose memory grows with episodes only."""
 
     def __init__(self, contract: Contract | None, *, is_lockstep: bool = True) -> None:
         """Start without rows; without `contract`, no joint is tracked and components have numbers."""
-        self.streams: BoundedDict[FeatureName, Stream] = BoundedDict(Stream, MOST_STREAMS)
-        self.events: BoundedDict[FeatureName, Event] = BoundedDict(Event, MOST_STREAMS)
+        self.streams: BoundedDict[FeatureName, Stream] = BoundedDict(Stream, MOST_STREAMS)  # of numbers
+        self.events: BoundedDict[FeatureName, Event] = BoundedDict(Event, MOST_STREAMS)  # steps with one
         self.outcomes = Outcomes()
         self.episodes = Episodes()
         self.steps = self.resets = 0
         self._joints = Joints(contract)
+        # commanded joints with a reading, and those without
         self.tracked = {name: joint for name, joint in self._joints.by_name.items() if joint.sensor}
         self.untracked = [name for name, joint in self._joints.by_name.items() if not joint.sensor]
-        self.drawn: dict[int, list[Motion]] = {}  # by episode, from 0
-        self.ranges: dict[FeatureName, float] = {}
-        self.injected: set[str] = set()
+        self.drawn: dict[int, list[Motion]] = {}  # of `tracked` in the first `MOST_DRAWN` episodes, from 0
+        self.ranges: dict[FeatureName, float] = {}  # declared, of the components of fields
+        self.injected: set[str] = set()  # stages whose delays take their time in the world in lockstep too
         self._period_s = 0.0 if contract is None else contract.control_period_s
         self._motion = MotionRecorder(list(self.tracked.values()), period_s=self._period_s, is_lockstep=is_lockstep)
         self._labels = {} if contract is None else _component_labels(contract)

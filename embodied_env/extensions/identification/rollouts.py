@@ -48,14 +48,7 @@ class Rollouts:
 
     Commands act as in `World`: after the delay, along a line of one control period, through the servos of the model.
 
-    Attributes:
-        values: the value of each parameter in the model.
-        scales: the natural size of each parameter: of an armature the inertia of the joint, of a friction loss the
-            force of the servo at a deflection of 0.01, of a damping half of the critical one.
-        readings: the readings of all segments, one after the other.
-        joints, owners: joint and segment of each reading.
-        times_s: when it was acquired, after the first command of its segment.
-        period_s: the control period.
+    Each reading of the segments has its joint (`joints`), its segment (`owners`) and its time after the first command.
     """
 
     def __init__(
@@ -77,7 +70,7 @@ class Rollouts:
         self._setters = [self._own.parameter(each.kind, each.of, path) for each in of_model]
         self._in_model = np.array([each.kind in FIELDS for each in parameters], dtype=np.bool_)
         self._has_constants = any(not CONSTANT_FIELDS.isdisjoint(FIELDS[each.kind]) for each in of_model)
-        self.values = np.zeros(len(parameters))
+        self.values = np.zeros(len(parameters))  # of the model
         self.values[self._in_model] = [setter.value for setter in self._setters]
         self.scales = np.array([self._scale(*each, path) for each in zip(parameters, self.values, strict=True)])
         names = [(joint.name, path) for joint in self._joints if joint.sensor]
@@ -106,6 +99,7 @@ class Rollouts:
         return np.array([at_ns for at_ns, _ in commands]) / 1e9, np.array([values[joint] for _, values in commands])
 
     def _scale(self, parameter: Parameter, value: float, path: str) -> float:
+        """Return the natural size: inertia of the joint, force at `_DEFLECTION`, or half of the critical damping."""
         if parameter.kind == "command_delay":
             return self._model.contract.control_period_s
         if parameter.kind in ("gain", "mass"):

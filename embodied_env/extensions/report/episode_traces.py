@@ -38,18 +38,12 @@ class _Kept(NamedTuple):
 
 
 class ChunkCurves:
-    """Chunks evenly over an episode, each from the step on in which it takes effect.
-
-    Attributes:
-        count: chunks of the episode, those that are not drawn included.
-        steps: the step of each point; a chunk ends with a gap.
-        values: of shape (n_points, n_joints), in the units of `Joints.values`; NaN in a gap.
-    """
+    """Chunks evenly over an episode, each from the step on in which it takes effect."""
 
     def __init__(self, joints: Joints) -> None:
-        self.count = 0
-        self.steps: FloatArray = np.empty(0)
-        self.values: FloatArray = np.empty((0, 0))
+        self.count = 0  # of all chunks of the episode
+        self.steps: FloatArray = np.empty(0)  # of each point
+        self.values: FloatArray = np.empty((0, 0))  # (n_points, n_joints), as `Joints.values`, NaN after a chunk
         self._joints = joints
         self._kept: Sparse[_Kept] = Sparse(MOST_CHUNKS)
 
@@ -92,21 +86,15 @@ _ORDER = ("failure", "stopped", "time", "cut", "apart", "success")  # order of t
 
 
 class EpisodeTrace:
-    """The course of one episode, in bounded memory.
-
-    Attributes:
-        series: values over the steps, by kind and name: "requested", "applied" or "measured" of a joint, "reward",
-            "term" of the reward, "age" of a sensor in ms.
-        events: steps in which something occurred, by style of mark and description.
-        chunks: the action chunks of the policy.
-        limited: steps in which a gate acted on a joint, by style of mark and joint; "" is all joints.
-    """
+    """The course of one episode, in bounded memory."""
 
     def __init__(self, outcome: EpisodeOutcome, joints: Joints, bgr: Collection[str] = ()) -> None:
         self.outcome = outcome
         self.joints = joints
         self.steps = 0
+        # by kind ("requested", "applied", "measured", "reward", "term", "age" in ms) and name of joint, term or sensor
         self.series: BoundedDict[tuple[str, str], Trace] = BoundedDict(Trace, _MOST_SERIES)
+        # steps by style of mark, and what occurred, or the joint on which a gate acted, "" for all joints
         self.events: BoundedDict[tuple[str, str], Spans] = BoundedDict(Spans, _MOST_EVENTS)
         self.limited: BoundedDict[tuple[str, str], Spans] = BoundedDict(Spans, _MOST_SERIES)
         self.frames = KeyFrames(bgr)

@@ -51,21 +51,10 @@ class Report:
 
 
 class RunStatistics:
-    """Everything that a report shows of the rows of a run, in bounded memory.
-
-    Attributes:
-        steps: transitions.
-        unreadable: rows that do not fit their schema; they are skipped.
-        unaccounted: transitions that an outer wrapper added; they count in the outcomes only.
-        underruns: steps without an action of a chunk.
-    """
+    """Everything that a report shows of the rows of a run, in bounded memory."""
 
     def __init__(self, contract: Contract | None = None, *, is_valid: bool = False) -> None:
-        """Start without rows.
-
-        Without `contract` joints have neither units nor limits nor measured values. `is_valid` means that an audit
-        found that all rows fit their schema.
-        """
+        """Start without rows; `is_valid` means that an audit found that all of them fit their schema."""
         self._is_valid = is_valid
         self.outcomes = Outcomes()
         self.episodes = EpisodeTraces(contract)
@@ -73,7 +62,8 @@ class RunStatistics:
         self.sensors = Sensors()
         self.clocks = Clocks()
         self.gates = Gates()
-        self.steps = self.unreadable = self.unaccounted = self.underruns = 0
+        self.steps = self.underruns = 0  # transitions, and those without an action of a chunk
+        self.unreadable = self.unaccounted = 0  # rows that do not fit their schema, and that an outer wrapper added
 
     def add(self, value: object) -> None:
         """Add one row."""

@@ -101,12 +101,7 @@ def repeat_switch(switch: Callable[[], None], clock: Clock, deadline_ns: int, *,
 
 
 class _Manager:
-    """A client of a controller manager.
-
-    Attributes:
-        name: its absolute name, which a command outside of the node needs.
-        deadline_ns: end of the last call, by which one switch has its whole time.
-    """
+    """A client of the controller manager with the absolute `name`, until `deadline_ns`."""
 
     def __init__(self, controllers: RunnerControllers, listener: ReceiveThread, clock: Clock) -> None:
         from embodied_env.ros.robot.robot_profile import LIST_CONTROLLERS

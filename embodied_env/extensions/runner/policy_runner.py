@@ -78,14 +78,9 @@ class PolicyRunner:
 
     `configure` and `cleanup`, `activate` and `deactivate` are pairs, called in this order by one thread; so are `start`
     and `stop`. A goal runs in a thread of its own, a daemon: a policy that hangs lets the program end.
-
-    Attributes:
-        goal: the goal that is executed, or the last one.
-        result: its result so far.
-        contract: loaded by `configure`.
     """
 
-    contract: Contract
+    contract: Contract  # loaded by `configure`
     _profile: RealProfile
 
     def __init__(self, options: RunnerOptions) -> None:
@@ -98,8 +93,7 @@ class PolicyRunner:
         self._switched: RunnerControllers | None = None  # until they are switched back
         self._thread = self._hanging = threading.Thread()  # not started
         self._hanging_policy: ChunkRunner | None = None  # the policy that thread last called
-        self.goal = PolicyGoal()
-        self.result = GoalResult()
+        self.goal, self.result = PolicyGoal(), GoalResult()  # of the goal that is executed, or the last one
         self._future: futures.Future[GoalResult] | None = None
         self._begun_ns = self._goals = 0
         self._stop_reason = self._prompt = ""

@@ -338,12 +338,8 @@ def run_runner(
 ) -> None:
     """Host the runner until `stop` is set, then brake the robot and shut down.
 
-    Args:
-        options: defaults of the parameters, and what no parameter can change.
-        namespace: absolute ROS namespace; None: the root, or that of ``--ros-args``.
-        stop: set it from a signal handler or another thread.
-        autostart: configure and activate at once.
-        on_ready: called with the namespace when the node offers its services.
+    `options` has the defaults of the parameters, `namespace` None is the root or that of ``--ros-args``, and `on_ready`
+    is called with the namespace when the node offers its services.
 
     Raises:
         UsageError: for a parameter of the wrong type.

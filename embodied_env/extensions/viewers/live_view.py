@@ -67,17 +67,12 @@ class Viewer(Protocol):
 
 
 class LiveView:
-    """An observer of an environment that draws its steps in a background thread.
-
-    Attributes:
-        steps: the steps so far.
-        dropped: those that are not shown, since the viewer was slower than the environment or has failed.
-    """
+    """An observer of an environment that draws its steps in a background thread."""
 
     def __init__(self, scene: Scene, viewer: Viewer, *, pacing: str) -> None:
         """Start with no steps and without the thread, which the first step starts."""
         self._share = SHARE_IN_LOCKSTEP if pacing == "lockstep" else 1.0
-        self.steps = self.dropped = 0
+        self.steps = self.dropped = 0  # of these are not shown, since the viewer was slower, or has failed
         self._viewer, self._scene = viewer, scene
         self._hidden = [name for name, spec in scene.contract.sensors.items() if spec.visibility == "evaluator"]
         sizes = [

@@ -92,15 +92,7 @@ class _Reading(NamedTuple):
 
 
 class Scene:
-    """The drawings of the steps of one contract, in order.
-
-    Attributes:
-        contract: the contract.
-        geometry: the robot, or why it is not drawn.
-        start_ns: the time of the first step, in ns since 1970.
-        cameras: camera -> encoding of its images.
-        frames: sensor with poses -> frame of these.
-    """
+    """The drawings of the steps of one contract, in order, from `start_ns` since 1970."""
 
     def __init__(self, contract: Contract, *, geometry: RobotGeometry | str, start_ns: int, pacing: str | None) -> None:
         """Start before the first step; in lockstep each lasts its control period."""
@@ -109,6 +101,7 @@ class Scene:
         self._joints = Joints(contract)
         self._readings = [reading for name in contract.sensors for reading in _readings(contract, name)]
         frames = {(reading.column, reading.layout.sensor): reading.frame for reading in self._readings}
+        # encoding of images by camera, and frame of poses by sensor
         self.cameras = {name: str(contract.sensors[name].pixels) for column, name in frames if column == "image"}
         self.frames = {name: frame for (column, name), frame in frames.items() if column == "position"}
         self._shown: dict[str, NDArray[Any]] = {}
