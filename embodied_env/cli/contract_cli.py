@@ -109,7 +109,6 @@ def _picture(args: argparse.Namespace) -> int:
 
 
 def _render(contract: Contract, seed: int) -> bytes:
-    """Return the picture of a reset of `contract` on the backend `mujoco`."""
     from embodied_env.core.reading_conversion import import_pillow
     from embodied_env.envs.embodied_env import EmbodiedEnv
 
@@ -144,7 +143,6 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _summary(kind: str, file: Path) -> Row:
-    """Return robot, task and backends of a shipped file."""
     if kind == "contract":
         contract = load_contract(file)
         task = contract.task.type.rpartition(":")[2]

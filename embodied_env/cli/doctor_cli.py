@@ -115,7 +115,6 @@ def _emulator(contract: Contract, args: argparse.Namespace) -> Iterator[str]:
 
 
 def _report(sections: Sections, subject: dict[str, str], *, as_json: bool) -> int:
-    """Print the checks of `subject`, and return the exit status."""
     has_passed = all(check.passed is not False for section in sections.values() for check in section)
     if as_json:
         rows = [
@@ -214,7 +213,6 @@ def _ros_checks(contract: Contract, backend: str, ignored: Sequence[str]) -> lis
 
 
 def _message_types(contract: Contract, backend: str, ignored: Sequence[str]) -> list[str]:
-    """Return the required message types, each once."""
     used = [sensor.type for sensor in contract.sensors.values()]
     used += [actuator.type for actuator in contract.actuators.values()]
     if backend == "real" and (profile := _real_profile(contract, ignored)) is not None:
@@ -282,7 +280,6 @@ def _shared_memory() -> Check:
 
 
 def _segment_checks(contract: Contract, backend: str) -> Iterator[Check]:
-    """Yield the messages that Fast DDS may lose, unless we start their publisher."""
     if backend == "mujoco_ros":
         return
     for topic, problem in segment_problems(contract).items():
@@ -341,7 +338,6 @@ def _attempt(name: str, action: Callable[[], object], remedy: str) -> Check:
 
 
 def _world_checks(contract: Contract, backend: str) -> Iterator[Check]:
-    """Build and reset the embedded world in this process."""
     from embodied_env.sim.rendering import INSTALL_EGL, display_available
     from embodied_env.sim.world import World
     from embodied_env.sim.world_profile import load_profile

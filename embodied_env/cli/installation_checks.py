@@ -79,7 +79,6 @@ def _this_python() -> str:
 
 
 def _foreign_folders() -> list[str]:
-    """Return the folders of PYTHONPATH that belong to another version of Python."""
     folders = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     versions = ((folder, _PYTHON_FOLDER.search(f"{folder}/")) for folder in folders)
     return [folder for folder, found in versions if found and found[1] != _this_python()]
@@ -131,7 +130,6 @@ def _requirements(extra: str) -> list[tuple[str, str]]:
 
 
 def _requirement_check(name: str, least: str) -> Check:
-    """Check one requirement of the package, which fails for an older version than `least`."""
     remedy = f'pip install "{name}>={least}"' if least else f"pip install {name}"
     try:
         found = version(name)
@@ -190,7 +188,6 @@ def _limit_check() -> Check:
 
 
 def _unit_checks() -> Iterator[Check]:
-    """Yield the state of each loaded unit, and the scheduling of its process."""
     if (program := shutil.which("systemctl")) is None:
         return
     command = [program, "show", f"--property={_PROPERTIES}", _UNITS]

@@ -150,7 +150,6 @@ def _load(args: argparse.Namespace) -> tuple[Contract, PolicyFileInterface]:
 
 
 def _observe(contract: Contract, args: argparse.Namespace) -> Observation:
-    """Return the observation of a reset."""
     from embodied_env.envs.embodied_env import EmbodiedEnv
 
     backend = args.backend or next((name for name in ("mujoco", "fake") if name in contract.backends), None)
@@ -218,7 +217,6 @@ def _of_all(spec: PolicyInputSpec | OutputSpec) -> str:
 
 
 def _timing(contract: Contract, interface: PolicyFileInterface) -> Row:
-    """Return the control periods, and how many actions of an inference are executed."""
     file, chunk = interface.file, interface.file.chunk
     row: Row = {"control_period_s": file.control_period_s, "of the contract": contract.control_period_s}
     row |= {"resample": file.resample, "actions of an inference": 1 if chunk is None else chunk.length}
@@ -231,7 +229,6 @@ def _one(value: Any, index: int) -> Any:  # noqa: ANN401 - of a key with one val
 
 
 def _summary(value: Any) -> str:  # noqa: ANN401 - an image or a text
-    """Return a text, or shape, type and range of an array."""
     if not isinstance(value, np.ndarray):
         return str(value)
     shape = "x".join(map(str, value.shape))
@@ -239,7 +236,6 @@ def _summary(value: Any) -> str:  # noqa: ANN401 - an image or a text
 
 
 def _by_joint(contract: Contract, action: Any) -> dict[str, float]:  # noqa: ANN401 - of the action space
-    """Return the action, or the first one of a chunk, by joint, or an empty mapping for `NoAction`."""
     if isinstance(action, NoAction):
         return {}
     vector = np.concatenate([*action.values()], axis=-1) if isinstance(action, dict) else np.asarray(action)

@@ -69,7 +69,6 @@ def class_of_function(function: Callable[..., Any], version: int) -> type[Functi
 
 
 def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield name, type and default of the keyword-only arguments."""
     found, hints = inspect.getfullargspec(function), typing.get_type_hints(function)
     if len(found.args) != _SNAPSHOTS_AND_ACTION or found.varargs or found.varkw:
         expected = "a class, or a function of (previous, current, applied) and keyword-only parameters"
@@ -145,7 +144,6 @@ def _copied(snapshot: Snapshot) -> Snapshot:
 
 
 def _located(error: BaseException, task: Task, method: Callable[..., Any], contract: Contract) -> TaskError:
-    """Return the TaskError for an error in `method` of `task`, with file and line."""
     place = _place(error, task, method, contract)
     if isinstance(error, TaskError):
         return TaskError(f"task {place}: {error}", why=error.why)

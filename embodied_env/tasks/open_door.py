@@ -143,7 +143,6 @@ class OpenDoor(ArrayTask):
 
 
 def _joint_index(contract: Contract, sensor_key: str, sensor: str, joint_key: str, joint: str) -> int:
-    """Return the place of `joint` in the positions of `sensor`."""
     spec = require_sensor(contract, f"task.{sensor_key}", sensor, "position", joints=True)
     joints = spec.fields["position"].joints or ()
     allow(joint in joints, f"task.{joint_key}", joint, f"a joint of {sensor}: {one_of(joint, joints)}")

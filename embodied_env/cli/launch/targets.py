@@ -59,18 +59,15 @@ class LaunchTarget:
         values = complete_values(self.name, self.arguments, given)
         if is_top_level and as_bool(values.get("armed", "")) == "true":
             values["armed"] = load_contract(values["contract"]).name
-        specs = []
-        for spec in self.plan(values):
-            if spec.module:
-                namespace, arguments = values.get("namespace", ""), _ros_arguments(values)
-                specs.append(replace(spec, namespace=namespace, ros_arguments=arguments))
-            else:
-                specs.append(spec)
-        return tuple(specs)
+        return tuple(
+            replace(spec, namespace=values.get("namespace", ""), ros_arguments=_ros_arguments(values))
+            if spec.module
+            else spec
+            for spec in self.plan(values)
+        )
 
 
 def _ros_arguments(values: Values) -> tuple[str, ...]:
-    """Return the ROS arguments of our nodes, and check their namespace."""
     check_namespace(f"/{values.get('namespace', '').strip('/')}")
     arguments = [] if values["log_level"] == _LOG_LEVEL else ["--log-level", values["log_level"]]
     if values["params_file"]:
@@ -115,7 +112,6 @@ def _runner(values: Values) -> Iterator[ProcessSpec]:
 
 
 def _own_relay(values: Values) -> Iterator[ProcessSpec]:
-    """Yield the relay of a robot, unless the argument `relay` is false."""
     if values["relay"] == "true":
         is_confirmed = "true" in (values["confirm_chosen"], values["emulator"])
         yield from _relay({**values, "backend": "", "confirm_chosen": "true" if is_confirmed else "false"})
@@ -173,7 +169,6 @@ def _check_armed(values: Values) -> None:
 
 
 def _robot_options(values: Values) -> list[str]:
-    """Return the options of `evaluate` for a robot or its emulator."""
     options = [f"--{name.replace('_', '-')}" for name in ("emulator", "confirm_chosen") if values[name] == "true"]
     return [*options, *(f"--ignore-input={name}" for name in _names(values["ignore_input"]))]
 

@@ -194,7 +194,6 @@ def _stamps_s(trace: MoveTrace, samples: Sequence[Sample], offset_ns: int) -> Fl
 
 
 def _median_transit_s(samples: Sequence[Sample]) -> float:
-    """Return the median time from the publication of a message to its arrival, or 0 where it is not known."""
     transit_ns = [s.arrival_system_ns - s.source_ns for s in samples if s.arrival_system_ns and s.source_ns]
     return max(0.0, float(np.median(transit_ns)) / NS_PER_S) if transit_ns else 0.0
 

@@ -209,7 +209,6 @@ class Excitation:
             raise CalibrationError(f"no move could be made: {why}; on a busy host, end other programs")
 
     def _run_episode(self, left: list[PlannedMove], room: int, progress: Callable[[int], None]) -> None:
-        """Reset and make moves while the episode has room."""
         self._begin()
         steps = _SETTLING
         while left and steps + len(left[0].velocities) <= room:

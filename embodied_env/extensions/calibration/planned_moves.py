@@ -145,7 +145,6 @@ def _draw_sines(rng: np.random.Generator, periods: int, bounds: _Bounds, period_
 
 
 def _step_and_back(size: float, bounds: _Bounds, period_s: float) -> FloatArray:
-    """Return the velocities of a step of `size` of the way, a rest, the step back and a rest."""
     way = abs(size) * bounds.way
     ramp = max(1, int(min(bounds.fastest / bounds.change, (way / (bounds.change * period_s)) ** 0.5)))
     fastest = min(bounds.fastest, ramp * bounds.change)

@@ -108,7 +108,6 @@ def _all_ns(values: Values, quality: Values, sensors: tuple[str, ...]) -> dict[s
 
 
 def _measured_ns(values: Values, quality: Values, key: str) -> int | None:
-    """Return a duration that was measured and is not negative."""
     value = values.get(key)
     if value is None or quality.get(key) not in _GOOD or not 0.0 <= value < float("inf"):
         return None

@@ -96,7 +96,6 @@ def check_ignored(paths: Iterable[str], runs: Iterable[Run]) -> None:
 
 
 def _conditions(run: Run) -> dict[str, Any]:
-    """Return what `comparability` compares, by nested keys."""
     contract = _read_contract("", run, [])
     found = {"task": {}} if contract is None else meaning(contract, with_defaults=True)
     found["task"].update(found["task"].pop("parameters", {}) | dict.fromkeys((*_OF_TASK, "instruction")))

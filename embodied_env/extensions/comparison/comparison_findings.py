@@ -101,7 +101,6 @@ def describe_findings(differences: Sequence[FeatureDifference], a: str = "A", b:
 
 
 def _join(groups: Sequence[Sequence[FeatureDifference]], start: str, a: str, b: str) -> str:
-    """Join the descriptions of `groups`, with the episodes that would settle probable ones."""
     text = f"{start} in {'; in '.join(_describe(group, a, b) for group in groups)}."
     return text if groups[0][0].verdict == "differs" else f"{text} {_too_few([group[0] for group in groups])}"
 
@@ -137,7 +136,6 @@ def _describe(group: Sequence[FeatureDifference], a: str, b: str) -> str:
 
 
 def _too_few(found: Sequence[FeatureDifference]) -> str:
-    """Return how many episodes there are, and how many would settle these differences."""
     first = found[0]
     count = min(first.a.episodes, first.b.episodes)
     few = f"{plural(count, 'episode')} of each run {'is' if count == 1 else 'are'} too few"

@@ -161,7 +161,6 @@ def _episodes_needed(found: FeatureDifference, chance: float) -> int | None:
 def _test(
     name: FeatureName, a: RunFeatures, b: RunFeatures, contract: Contract | None, pairing: Pairing
 ) -> FeatureDifference | None:
-    """Test one feature, or return None unless both runs have it."""
     values_a, values_b = a.values(name), b.values(name)
     both = [(values_a[i], values_b[j]) for i, j in pairing.indices if i < len(values_a) and j < len(values_b)]
     pairs = np.array([pair for pair in both if not np.isnan(pair).any()]).reshape(-1, 2)
@@ -214,7 +213,6 @@ def _level(name: FeatureName, features: RunFeatures, values: FloatArray) -> Feat
 def _scale(  # noqa: PLR0911 - one line per kind
     name: FeatureName, a: RunFeatures, b: RunFeatures, contract: Contract | None, *values: FloatArray
 ) -> Scale:
-    """Return what matters in a feature."""
     largest = max(float(np.abs(part).max()) for part in values) or 1.0
     if name.is_share_of_episodes:
         return Scale(0.1, 0.01, "points")

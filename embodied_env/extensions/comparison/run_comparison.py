@@ -127,11 +127,9 @@ def _comparison_as_json(comparison: Comparison, place: int) -> dict[str, Any]:
     }
 
 
-def compare_runs(
-    a: str | Path, b: str | Path, *, ignore: Iterable[str] = (), progress: Progress = NO_PROGRESS
-) -> Comparison:
+def compare_runs(a: str | Path, b: str | Path, *, ignore: Iterable[str] = ()) -> Comparison:
     """Compare two run directories, as `compare_with_first` does."""
-    (comparison,) = compare_with_first([a, b], ignore=ignore, progress=progress)
+    (comparison,) = compare_with_first([a, b], ignore=ignore)
     return comparison
 
 

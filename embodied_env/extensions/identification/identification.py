@@ -243,7 +243,6 @@ def _rms(rollouts: Rollouts, simulated: FloatArray, joint: int) -> float:
 def _traces(
     rollouts: Rollouts, segments: Sequence[MotionSegment], joints: Sequence[CommandedJoint], *simulated: FloatArray
 ) -> list[HeldOutTrace]:
-    """Return the first held-out segments of each joint."""
     traces = []
     for index, joint in enumerate(joints):
         for segment in range(min(_MOST_TRACES, len(segments))):

@@ -111,7 +111,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _excite(args: argparse.Namespace) -> int:
-    """Move and record a robot, and return 1 if motions are missing."""
     from embodied_env.extensions.calibration.excitation import find_moved_joints, record_excitation
 
     contract, backend = load_contract(args.excite), args.backend or "real"

@@ -159,7 +159,6 @@ class ParameterFit:
         return self._rollouts.simulate(values)
 
     def _residuals(self, x: FloatArray) -> FloatArray:
-        """Return simulated less measured readings."""
         rest = self._simulate(x) - self._rollouts.readings
         wrapped = np.remainder(rest + np.pi, 2.0 * np.pi) - np.pi
         return np.asarray(np.where(self._wraps, wrapped, rest))
@@ -174,7 +173,6 @@ class ParameterFit:
         return np.stack(columns, axis=1)
 
     def _solve(self, x: FloatArray, weights: FloatArray) -> FloatArray:
-        """Return the values that minimize the weighted residuals and the distance from the priors."""
         from scipy.optimize import least_squares
 
         def residuals(x: FloatArray) -> FloatArray:

@@ -102,7 +102,6 @@ def read_motion(run: Run, contract: Contract, *, segment_steps: int, warm_up_ste
 
 
 def _check_robot(name: str, own: Contract, contract: Contract) -> None:
-    """Raise IdentificationError unless the run has the robot of `contract`."""
     one, other = ({key: meaning(each, with_defaults=True)[key] for key in _SAME_ROBOT} for each in (contract, own))
     if found := differences(one, other):
         path, expected, value = found[0]
@@ -111,8 +110,6 @@ def _check_robot(name: str, own: Contract, contract: Contract) -> None:
 
 
 class _RunReader:
-    """Reads stretches of steps, and counts what makes a run useless."""
-
     def __init__(self, contract: Contract, *, is_lockstep: bool) -> None:
         self._is_lockstep, self._gap_ns = is_lockstep, _GAP * contract.control_period_ns
         self._joints = commanded_joints(contract)
@@ -162,7 +159,6 @@ class _RunReader:
         yield self._ended(stretch, before)
 
     def _ended(self, stretch: _Stretch, row: TransitionRow | ResetRow | None) -> _Stretch:
-        """Return a stretch with the readings after its last command."""
         if row is not None and stretch.commands:
             stretch.readings.append(self._readings(row))
         return stretch
@@ -202,7 +198,6 @@ def _velocity_of(joint: CommandedJoint, contract: Contract) -> CommandedJoint:
 
 
 def _cut(stretch: _Stretch, first: int, title: str, length: int, warm_up: int) -> MotionSegment:
-    """Return the segment that begins with the command number `first` of a stretch."""
     begin_ns, last = stretch.published_ns[first], first + warm_up + length
     start = np.array([(value, velocity) for _, value, velocity in stretch.readings[first]]).T
     age_s = np.array([(begin_ns - at_ns) / 1e9 for at_ns, _, _ in stretch.readings[first]])

@@ -110,7 +110,6 @@ class Rollouts:
         return scales.get(parameter.kind, inertia)
 
     def _start(self, segment: MotionSegment) -> FloatArray:
-        """Return the state of a segment at its first command."""
         mujoco, data, kinds = self._model.mujoco, self._data, int(self._model.mujoco.mjtState.mjSTATE_INTEGRATION)
         self._model.reset(data)
         for index, (qpos, qvel) in self._places.items():

@@ -226,11 +226,11 @@ def extremes(x: ArrayLike, y: ArrayLike, columns: int = COLUMNS) -> tuple[FloatA
     return places[kept], values[kept]
 
 
-def ticks(low: float, high: float, count: int = _TICKS) -> list[float]:
-    """Return about `count` round numbers from `low` to `high`."""
+def ticks(low: float, high: float) -> list[float]:
+    """Return about `_TICKS` round numbers from `low` to `high`."""
     if not (math.isfinite(low) and math.isfinite(high) and high > low):
         return [low] if math.isfinite(low) else []
-    raw = (high - low) / count
+    raw = (high - low) / _TICKS
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= raw * 0.999)
     return [index * step for index in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
@@ -289,7 +289,6 @@ def _y_range(series: Sequence[tuple[Line, FloatArray, FloatArray]]) -> tuple[flo
 def _cut_off(
     series: Sequence[tuple[Line, FloatArray, FloatArray]], low: float, high: float
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield the name of each line that leaves the range, with its own smallest and largest value."""
     for line, _, y in series:
         good = y[np.isfinite(y)]
         if len(good) and (good.min() < low or good.max() > high):
@@ -304,7 +303,6 @@ def _padded(low: float, high: float) -> tuple[float, float]:
 
 
 def _text(value: object, longest: int = 160) -> str:
-    """Return escaped text of a figure, cut and without control characters."""
     shown = printable(str(value))
     return escape(shown if len(shown) <= longest else f"{shown[: longest - 1]}…")
 

@@ -128,7 +128,6 @@ def draw_joints(trace: EpisodeTrace) -> Iterator[str]:
 
 
 def _chunk_lines(chunks: ChunkCurves, joint: int) -> list[Line]:
-    """Return one line of all chunks that are drawn, or none if there are none."""
     if joint >= chunks.values.shape[1]:
         return []
     name = "chunks" if chunks.drawn == chunks.count else f"chunks, {chunks.drawn} of {chunks.count:,}"
@@ -149,7 +148,6 @@ def draw_ages(trace: EpisodeTrace) -> Iterator[str]:
 
 
 def _draw_all(trace: EpisodeTrace, kind: str, title: str, unit: str, first: Sequence[Line] = ()) -> Iterator[str]:
-    """Draw all series of a kind below the lines `first`, at most `MOST_LINES` in a chart."""
     found = [(name, series) for (of, name), series in trace.series.items() if of == kind and _has_value(series)]
     lines = [*first, *(Line(name, series.steps, series.values, f"s{i % 8}") for i, (name, series) in enumerate(found))]
     for start in range(0, min(len(lines), 3 * MOST_LINES), MOST_LINES):

@@ -129,7 +129,6 @@ def _environment() -> Environment:
 
 
 def _describe_entry(manifest: object, *keys: str) -> str:
-    """Return the value at the path `keys` of a manifest in one line."""
     return describe_value(mapping_of(manifest, *keys[:-1]).get(keys[-1]))
 
 

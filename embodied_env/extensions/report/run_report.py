@@ -165,7 +165,6 @@ def build_page(run: Run, audit: AuditReport, found: RunStatistics, contract: Con
 
 
 def _identified_of(contract: Contract | None, backend: object) -> str:
-    """Return file and hash of the identified parameters in the profile of a backend, or ""."""
     named = {} if contract is None else mapping_of(contract.backends, str(backend), "identified")
     return f"{describe_value(named['file'])}, SHA-256 {describe_value(named.get('sha256'))}" if "file" in named else ""
 

@@ -379,7 +379,6 @@ class PolicyRunner:
         result.add_episode(info, is_cut=reason == _TIME_OVER)
 
     def _check_plausible(self, policy: ChunkRunner, observation: Observation, action: Any) -> None:  # noqa: ANN401
-        """Check the first action of a goal, or raise UsageError for an implausible policy."""
         if self._is_plausible or isinstance(action, NoAction):
             return
         first = [action, *policy.upcoming(_MOST_CHECKED)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 
 from embodied_env.cli import SOUND
 from embodied_env.cli.verb_arguments import (
@@ -40,16 +41,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.namespace is not None:
         check_namespace(args.namespace)
-    options = RunnerOptions(
-        contract=args.contract,
-        policy=args.policy,
-        policy_file=args.policy_file,
-        trust_policy=args.trust_policy,
-        chunks=args.chunks,
-        seed=args.seed,
-        out=args.out,
-        robot=given_options(args, *_OPTIONS),
-    )
+    named = {each.name: getattr(args, each.name) for each in fields(RunnerOptions) if each.name != "robot"}
+    options = RunnerOptions(**named, robot=given_options(args, *_OPTIONS))
 
     def print_ready(namespace: str) -> None:
         say(f"the runner is in namespace {namespace}; press Ctrl-C to brake and stop", flush=True)

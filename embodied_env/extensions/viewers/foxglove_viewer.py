@@ -132,7 +132,6 @@ class FoxgloveViewer:
         threading.Event().wait(max(0.0, self._begin_s + time_s - time.monotonic()))
 
     def _log(self, topic: str, schema: str, message: _Message, ns: int) -> None:
-        """Log a message, and make the channel of a topic with a well-known schema for its first one."""
         if topic not in self._channels:
             self._channels[topic] = getattr(self._schemas, f"{schema}Channel")(topic, context=self._context)
         if self._is_server:
@@ -198,7 +197,6 @@ class FoxgloveViewer:
 
 
 def _nested(curves: Mapping[Path, float]) -> dict[str, Any]:
-    """Return the curves as JSON objects by the parts of their paths."""
     found: dict[str, Any] = {}
     for path, value in curves.items():
         place = found

@@ -225,7 +225,6 @@ def _is_readable(shape: ET.Element, folder: Path | None) -> bool:
 
 
 def _find_mesh(uri: str, folder: Path | None) -> Path | None:
-    """Return the file of a mesh that MuJoCo reads, None if there is none."""
     if folder is None or not uri.lower().endswith(_MESHES):
         return None
     candidates = [folder / uri.removeprefix("file://")]

@@ -219,7 +219,6 @@ class Scene:
         drawing.paths = {"done": np.array(self._done), "intended": self._ahead}
 
     def _read_plan(self, recorded: Mapping[str, Any], row: TransitionRow, array: ReadArray | None) -> _Plan | None:
-        """Return a new chunk from this step on."""
         actions, origins = recorded["actions"], self._joints.origins(row)
         actions = actions.array if isinstance(actions, StoredApart) else array(actions) if array else np.empty(0)
         first = row["info"]["step_index"] - 1 - recorded["born"]
@@ -236,7 +235,6 @@ class Scene:
 
 
 def _readings(contract: Contract, name: str) -> list[_Reading]:
-    """Return the fields of a sensor, a position before its rotation."""
     sensor, found = contract.sensors[name], []
     for layout in field_layouts(name, sensor):
         spec = sensor.fields[layout.field]

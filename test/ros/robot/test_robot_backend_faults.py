@@ -48,11 +48,11 @@ from robot_rig import (
     holds,
     kill,
     start_robot,
-    wait_for,
     with_injection,
 )
 from std_msgs.msg import Float64MultiArray, Int32
 from std_srvs.srv import SetBool, Trigger
+from waiting import wait_for
 
 import embodied_env
 from embodied_env.core.code_types import Quality, Severity
