@@ -19,11 +19,11 @@ from embodied_env.cli import SOUND, UNSOUND, contract_validate
 from embodied_env.cli.verb_arguments import add_actions, add_force, add_seed, check_new
 from embodied_env.contract import Contract, FloatArray, SensorSpec, load_contract
 from embodied_env.contract.argument_checks import checked_path
+from embodied_env.contract.bounded_files import write_file
 from embodied_env.contract.contract_loader import ROBOTS, known_robots, load_robot_file, shipped_files
 from embodied_env.contract.contract_schema import ContractFields
 from embodied_env.contract.fingerprint import differences, meaning, task_meaning, to_plain
 from embodied_env.contract.key_tables import Key, declared_keys
-from embodied_env.contract.output_files import write_file
 from embodied_env.contract.spaces import action_scale, field_layouts
 from embodied_env.contract.value_checks import one_of
 from embodied_env.core.plugin_loading import PARTS, find_extension, load_extension

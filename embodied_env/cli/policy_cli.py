@@ -26,10 +26,10 @@ from embodied_env.cli.verb_arguments import (
 )
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.argument_checks import checked_path
+from embodied_env.contract.bounded_files import write_file
 from embodied_env.contract.contract_loader import shipped_files
 from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.key_tables import declared_keys
-from embodied_env.contract.output_files import write_file
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import NoAction, Observation
 from embodied_env.core.terminal import print_tables, say, without_empty_columns

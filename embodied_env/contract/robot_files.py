@@ -192,7 +192,6 @@ def loosened(robot: RobotFile, contract: ContractFields) -> list[Loosened]:
         *_loosened_times(robot, contract),
         *_loosened_sensors(robot, contract),
         *_loosened_actuators(robot, contract),
-        *_loosened_controllers(robot, contract),
         *_loosened_safety(_filled_safety(robot, contract), _filled_safety(contract, contract)),
         *_loosened_inputs(robot, contract),
     ]
@@ -274,10 +273,12 @@ def _loosened_inputs(robot: RobotFile, contract: ContractFields) -> Iterator[Loo
         yield "safety.workspace", shape, _shape(contract)
     for name, field_name in (pair for each in built_in_classes("interlocks") for pair in each.readings(robot.safety)):
         if name in robot.sensors and name in contract.sensors:
-            old, new = _place(robot.sensors[name], field_name), _place(contract.sensors[name], field_name)
+            sensors = robot.sensors[name], contract.sensors[name]
+            fields = [sensor.fields.get(field_name) for sensor in sensors]
+            old, new = ((each.topic, each.type, f and f.path) for each, f in zip(sensors, fields, strict=True))
             if old != new:
                 yield f"sensors.{name}.topic", old, new
-            old_joints, joints = (_joints_of(each.sensors[name], field_name) for each in (robot, contract))
+            old_joints, joints = (list((field and field.joints) or ()) for field in fields)
             if not set(old_joints) <= set(joints):
                 yield f"sensors.{name}.fields", old_joints, joints
 
@@ -300,6 +301,7 @@ def _loosened_actuators(robot: RobotFile, contract: ContractFields) -> Iterator[
             if message is not None and not message.has_names:
                 joints = list(other.joints), list(actuator.joints)
                 yield from _compared(f"{path}.joints", lambda robot, own: own == robot[: len(own)], *joints)
+        yield from _loosened_controller(path, actuator, robot)
         for joint, limits in actuator.joints.items():
             where = f"{path}.joints.{joint}"
             if joint not in known and (rivals or known.keys() - commanded):
@@ -312,12 +314,9 @@ def _loosened_actuators(robot: RobotFile, contract: ContractFields) -> Iterator[
                     yield from _compared(f"{where}.{key}", rule, old[key], new[key])
 
 
-def _loosened_controllers(robot: RobotFile, contract: ContractFields) -> Iterator[Loosened]:
-    """Compare what a controller does between two commands, by topic, and grippers by joint."""
-    pairs = [
-        (f"actuators.{n}", own, each) for n, own in contract.actuators.items() for each in robot.actuators.values()
-    ]
-    for path, own, theirs in pairs:
+def _loosened_controller(path: str, own: ActuatorSpec, robot: RobotFile) -> Iterator[Loosened]:
+    """Compare what a controller does between two commands, by topic, and a gripper by joint."""
+    for theirs in robot.actuators.values():
         if _is_same_topic(theirs, own):
             for key in ("setpoint_rate_hz", "trajectory_steps"):
                 yield from _compared(f"{path}.{key}", ACTUATOR_RULES[key], getattr(theirs, key), getattr(own, key))
@@ -392,16 +391,6 @@ def _shape(spec: RobotFile | ContractFields) -> Any:  # noqa: ANN401 - a value o
     """Return the file with the shape of the robot, which is its URDF or the first model of a profile."""
     models = [profile["model"] for profile in spec.backends.values() if "model" in profile]
     return spec.safety.urdf or next(iter(models), None)
-
-
-def _place(sensor: SensorSpec, field: str) -> tuple[str, str, str | None]:
-    spec = sensor.fields.get(field)
-    return sensor.topic, sensor.type, None if spec is None else spec.path
-
-
-def _joints_of(sensor: SensorSpec, field: str) -> list[str]:
-    spec = sensor.fields.get(field)
-    return [] if spec is None else list(spec.joints or ())
 
 
 def _filled(limits: JointLimits) -> Document:

@@ -60,26 +60,6 @@ def speeds_within(robot: Any, own: Any) -> bool:  # noqa: ANN401 - velocity limi
     return within(velocity_range(robot), velocity_range(own))
 
 
-def keeps(robot: Any, own: Any) -> bool:  # noqa: ANN401 - mappings
-    """Accept further items."""
-    return all(name in own and own[name] == value for name, value in robot.items())
-
-
-def none_but(robot: Any, own: Any) -> bool:  # noqa: ANN401 - lists
-    """Accept fewer items."""
-    return all(item in robot for item in own)
-
-
-def is_kept(robot: Any, own: Any) -> bool:  # noqa: ANN401 - an optional group
-    """Require a group that the robot file has."""
-    return robot is None or own is not None
-
-
-def harmless(robot: Any, own: Any) -> bool:  # noqa: ANN401, ARG001 - any values
-    """Accept a key that loosens nothing by itself."""
-    return True
-
-
 def boxes_within(robot: Any, own: Any) -> bool:  # noqa: ANN401 - mappings of boxes
     """Accept smaller boxes of the same names."""
 
@@ -95,28 +75,30 @@ def margins_as_large(robot: Any, own: Any) -> bool:  # noqa: ANN401 - margins by
     return all(ours[0] >= theirs[0] and ours[1] <= theirs[1] and ours[2] <= theirs[2] for theirs, ours in pairs)
 
 
-def fills_no_more(robot: Any, own: Any) -> bool:  # noqa: ANN401 - fields by name
-    """Accept the same replacements of missing measurements, or fewer."""
-    pairs = [(each, own[name]) for name, each in robot.items() if name in own]
-    keys = ("no_return", "nan", "points")
-    return all(getattr(ours, key) in (None, getattr(each, key)) for each, ours in pairs for key in keys)
-
-
 def fields_as_tight(robot: Any, own: Any) -> bool:  # noqa: ANN401 - fields by name
     """Accept fields that replace no more missing measurements, and whose values mean the same."""
-    return fills_no_more(robot, own) and same_lines(robot, own)
+    pairs = [(each, own[name]) for name, each in robot.items() if name in own]
+    keys = ("no_return", "nan", "points")
+    fills_no_more = all(getattr(ours, key) in (None, getattr(each, key)) for each, ours in pairs for key in keys)
+    return fills_no_more and same_lines(robot, own)
+
+
+def _is_kept(robot: object, own: object) -> bool:
+    return robot is None or own is not None
 
 
 AtMost: TypeAlias = Annotated[T, tighten(at_most)]
 AtLeast: TypeAlias = Annotated[T, tighten(operator.le)]
 Within: TypeAlias = Annotated[T, tighten(within)]
-Keeps: TypeAlias = Annotated[T, tighten(keeps)]
-NoneBut: TypeAlias = Annotated[T, tighten(none_but)]
+Keeps: TypeAlias = Annotated[T, tighten(lambda robot, own: all(k in own and own[k] == v for k, v in robot.items()))]
+"""Fixed items, besides which further ones are accepted."""
+
+NoneBut: TypeAlias = Annotated[T, tighten(lambda robot, own: all(item in robot for item in own))]
 OnceSet: TypeAlias = Annotated[T, tighten(lambda robot, own: robot in (None, own))]
 """Fixed unless the robot file has null."""
 
-Kept: TypeAlias = Annotated[T, tighten(is_kept)]
-KeptGroup: TypeAlias = Annotated[T, Rule("tighten", is_kept, is_group=True)]
+Kept: TypeAlias = Annotated[T, tighten(_is_kept)]
+KeptGroup: TypeAlias = Annotated[T, Rule("tighten", _is_kept, is_group=True)]
 FixedGroup: TypeAlias = Annotated[T, Rule("fixed", lambda robot, own: (robot is None) == (own is None), is_group=True)]
 Fixed: TypeAlias = Annotated[T, Rule("fixed", operator.eq)]
-Free: TypeAlias = Annotated[T, Rule("free", harmless)]
+Free: TypeAlias = Annotated[T, Rule("free", lambda _robot, _own: True)]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from embodied_env.contract.actuator_schema import FloatArray, JointLimits
-from embodied_env.contract.bounded_xml import read_xml
+from embodied_env.contract.bounded_files import read_xml
 from embodied_env.contract.forward_kinematics import (
     WORLD,
     Capsules,

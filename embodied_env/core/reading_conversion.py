@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import SensorSpec
 from embodied_env.contract.driver_units import Conversion
-from embodied_env.contract.point_selection import select_points
-from embodied_env.contract.scan_resampling import resample_scan
+from embodied_env.contract.fixed_sizes import resample_scan, select_points
 from embodied_env.contract.sensor_schema import ResizeSpec
 from embodied_env.contract.spaces import field_layouts, message_field
 from embodied_env.core.plugin_loading import import_optional

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from embodied_env._version import __version__
 from embodied_env.backends.backend import Backend, Paced
 from embodied_env.contract import Contract
-from embodied_env.contract.point_selection import count_padding
+from embodied_env.contract.fixed_sizes import count_padding
 from embodied_env.contract.required_sensors import required_sensors
 from embodied_env.core.code_types import TERMINATED_REASONS, Severity, end_kind, order_end_reasons
 from embodied_env.core.odometry_check import OdometryCheck

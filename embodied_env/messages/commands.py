@@ -64,20 +64,12 @@ class CommandMessage(CommandType):
         raise NotImplementedError
 
 
-class _ArrayCommand(CommandMessage):
+class _DataCommand(CommandMessage):
     def write(self, message: Message, setpoints: Setpoints, target: Target) -> None:  # noqa: ARG002 - by order
-        message.data = _doubles(setpoints)
+        message.data = setpoints.item() if self.joints == 1 else _doubles(setpoints)
 
     def read(self, message: Message, target: Target) -> Setpoints | None:  # noqa: ARG002 - by order
-        return np.array(message.data, dtype=np.float64)
-
-
-class _NumberCommand(CommandMessage):
-    def write(self, message: Message, setpoints: Setpoints, target: Target) -> None:  # noqa: ARG002 - of one joint
-        (message.data,) = setpoints.tolist()
-
-    def read(self, message: Message, target: Target) -> Setpoints | None:  # noqa: ARG002 - of one joint
-        return np.array((message.data,), dtype=np.float64)
+        return np.array(message.data, dtype=np.float64, ndmin=1)
 
 
 class _JointStateCommand(CommandMessage):
@@ -201,9 +193,9 @@ JOINT_TRAJECTORY = TrajectoryCommand(
 COMMAND_MESSAGES: Mapping[str, CommandMessage] = {
     each.type: each
     for each in (
-        _ArrayCommand(type="std_msgs/msg/Float64MultiArray", content="`data`, in the order of the joints"),
+        _DataCommand(type="std_msgs/msg/Float64MultiArray", content="`data`, in the order of the joints"),
         JOINT_TRAJECTORY,
-        _NumberCommand(type="std_msgs/msg/Float64", joints=1, content="`data`"),
+        _DataCommand(type="std_msgs/msg/Float64", joints=1, content="`data`"),
         _JointStateCommand(
             type=JOINT_SENSOR, header=True, has_names=True, content="`name`, and `position` or `velocity`"
         ),

@@ -13,13 +13,12 @@ from typing import Annotated, Literal, TypeAlias
 from annotated_types import Interval, MinLen
 
 from embodied_env.contract import Contract
-from embodied_env.contract.bounded_files import read_file, read_text_file
+from embodied_env.contract.bounded_files import read_file, read_text_file, write_file
 from embodied_env.contract.bounded_json import parse_json
 from embodied_env.contract.contract_loader import read_document
 from embodied_env.contract.fingerprint import differences, meaning, sha256_of, to_plain
 from embodied_env.contract.frozen_dict import FrozenFields
 from embodied_env.contract.key_types import Count, Positive, Quantity, Range, Such, exactly_one
-from embodied_env.contract.output_files import write_file
 from embodied_env.contract.typed_values import check_types, parse_as
 from embodied_env.contract.value_checks import allow, one_of, require
 from embodied_env.contract.yaml_text import checked_text, dump_yaml

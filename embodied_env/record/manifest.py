@@ -17,8 +17,8 @@ import gymnasium
 
 from embodied_env._version import __version__
 from embodied_env.contract import Contract, parse_contract
+from embodied_env.contract.bounded_files import write_file
 from embodied_env.contract.contract_loader import SAVED, dump_contract, pack_files, unpack_files
-from embodied_env.contract.output_files import write_file
 from embodied_env.core.types import Snapshot, Transition, name_world
 from embodied_env.errors import ContractError, RecordError
 from embodied_env.record.json_values import encodable, to_json_types

@@ -25,10 +25,9 @@ from annotated_types import Interval, Len
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.bounded_files import read_file
+from embodied_env.contract.bounded_files import read_file, write_file
 from embodied_env.contract.contract_loader import read_document
 from embodied_env.contract.key_types import NotNegative, Text, WholeNumber, like
-from embodied_env.contract.output_files import write_file
 from embodied_env.contract.typed_values import parse_as
 from embodied_env.contract.yaml_text import checked_text, dump_yaml
 from embodied_env.errors import ContractError, UsageError

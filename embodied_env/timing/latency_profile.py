@@ -10,10 +10,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from embodied_env.contract.bounded_files import read_text_file
+from embodied_env.contract.bounded_files import read_text_file, write_file
 from embodied_env.contract.bounded_json import parse_json
 from embodied_env.contract.frozen_dict import freeze
-from embodied_env.contract.output_files import write_file
 from embodied_env.contract.typed_values import parse_as
 from embodied_env.errors import EmbodiedEnvError
 

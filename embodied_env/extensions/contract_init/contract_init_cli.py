@@ -16,11 +16,9 @@ from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.cli.verb_arguments import add_force, check_new
 from embodied_env.contract import Contract, parse_contract
 from embodied_env.contract.argument_checks import checked_path, checked_seconds
-from embodied_env.contract.bounded_files import read_file
-from embodied_env.contract.bounded_xml import MOST_BYTES
+from embodied_env.contract.bounded_files import MOST_XML_BYTES, read_file, write_file
 from embodied_env.contract.contract_loader import load_robot_file
 from embodied_env.contract.contract_validation import suspected_degrees
-from embodied_env.contract.output_files import write_file
 from embodied_env.contract.robot_files import RobotFile
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.contract.urdf import slowed
@@ -181,7 +179,7 @@ def _draft(args: argparse.Namespace, out: Path | None) -> Draft:
     draft = Draft(name=name, moves_sideways=args.sideways, answers=answers)
     if args.urdf is not None:
         try:
-            add_urdf(draft, read_file(checked_path("--urdf", args.urdf), most_bytes=MOST_BYTES), args.urdf)
+            add_urdf(draft, read_file(checked_path("--urdf", args.urdf), most_bytes=MOST_XML_BYTES), args.urdf)
         except OSError as error:
             raise UsageError(f"--urdf: cannot read the file: {error}") from None
     if args.mjcf is not None:

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from embodied_env.contract.bounded_files import read_file
-from embodied_env.contract.bounded_xml import MOST_BYTES, read_xml
+from embodied_env.contract.bounded_files import MOST_XML_BYTES, read_file, read_xml
 from embodied_env.contract.value_checks import allow, check_magnitude, check_text, one_of
 from embodied_env.errors import ContractError
 from embodied_env.extensions.contract_init.contract_draft import Joint
@@ -149,7 +148,7 @@ class _SdfReader:
 
     def __init__(self) -> None:
         self.gaps: list[Gap] = []
-        self._bytes_left, self._includes, self._end_s = MOST_BYTES, 0, time.monotonic() + _MOST_S
+        self._bytes_left, self._includes, self._end_s = MOST_XML_BYTES, 0, time.monotonic() + _MOST_S
         self._merged: list[ET.Element] = []
 
     def read(self, file: Path) -> ET.Element:
@@ -157,7 +156,7 @@ class _SdfReader:
         try:
             content = read_file(file, most_bytes=self._bytes_left)
         except OSError as error:
-            limit = f"expected at most {MOST_BYTES} bytes with all includes"
+            limit = f"expected at most {MOST_XML_BYTES} bytes with all includes"
             raise ContractError("sdf", f"cannot read a file ({limit}): {error}") from None
         self._bytes_left -= len(content)
         return read_xml(content, path=f"sdf[{file.name}]", root="sdf")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray
 from embodied_env.contract.contract_schema import APPLIED_ACTIONS, TIME_REMAINING
-from embodied_env.contract.point_selection import count_padding
+from embodied_env.contract.fixed_sizes import count_padding
 from embodied_env.contract.sensor_schema import AGES
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.code_types import Quality

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.scan_resampling import target_angles
+from embodied_env.contract.fixed_sizes import target_angles
 from embodied_env.contract.sensor_schema import FieldSpec
 from embodied_env.contract.spaces import ActionLayout, FieldLayout, field_layouts, message_field
 from embodied_env.core.code_types import Quality, Severity

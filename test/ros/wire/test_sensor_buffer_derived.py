@@ -22,7 +22,7 @@ from shipped_contracts import resolved_document
 
 import embodied_env
 from embodied_env.contract import FieldSpec, SensorSpec
-from embodied_env.contract.scan_resampling import resample_scan
+from embodied_env.contract.fixed_sizes import resample_scan
 from embodied_env.contract.sensor_schema import ResampleSpec, ResizeSpec
 from embodied_env.core.reading_conversion import pixels_sha256, resize_image
 from embodied_env.messages.declaration import InvalidReadingError

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from embodied_env.contract.point_selection import count_padding, select_points
+from embodied_env.contract.fixed_sizes import count_padding, select_points
 from embodied_env.contract.sensor_schema import PointsSpec
 
 FIRST = PointsSpec(count=3, pad=100.0)

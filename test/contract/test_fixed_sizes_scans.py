@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import changed, document, parse
 
-from embodied_env.contract.scan_resampling import resample_scan, target_angles
+from embodied_env.contract.fixed_sizes import resample_scan, target_angles
 from embodied_env.contract.sensor_schema import AngleRange, ResampleSpec
 from embodied_env.errors import ContractError
 from embodied_env.messages.declaration import Field, InvalidReadingError, Window

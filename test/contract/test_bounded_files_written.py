@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from embodied_env.contract.output_files import write_file
+from embodied_env.contract.bounded_files import write_file
 
 
 def test_interrupted_write_leaves_the_old_file(tmp_path):
