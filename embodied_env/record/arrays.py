@@ -59,10 +59,7 @@ class StoredApart:
 
 
 def from_bytes(reference: Mapping[str, Any], data: bytes) -> NDArray[Any]:
-    """Return the read-only array of `data`.
-
-    Raises ValueError unless hash, dtype and shape match.
-    """
+    """Return the read-only array of `data`, or raise ValueError for another hash or layout."""
     if (found := hashlib.sha256(data).hexdigest()) != reference["sha256"]:
         raise ValueError(f"wrong SHA-256 of the bytes: {found} (expected {reference['sha256']})")
     check_layout(reference, len(data))
@@ -123,10 +120,7 @@ def portable(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def has_same_bytes(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    """Return whether two arrays have the same type, shape and bytes.
-
-    This is much faster than by their hashes.
-    """
+    """Return whether type, shape and bytes are equal, much faster than by their hashes."""
     if a is b:
         return True
     if (a.dtype, a.shape) != (b.dtype, b.shape) or not (a.flags.c_contiguous and b.flags.c_contiguous):
@@ -140,10 +134,7 @@ def has_same_bytes(a: NDArray[Any], b: NDArray[Any]) -> bool:
 
 
 def encode_array(array: NDArray[Any]) -> tuple[bytes, memoryview]:
-    """Return the message of the schema `ARRAY` in two pieces, the second being `array`.
-
-    `array` is as returned by `portable`.
-    """
+    """Return the message of a portable array in two pieces, the second without a copy."""
     return _array_start(array.dtype.name, array.shape), array.reshape(-1).view(np.uint8).data
 
 

@@ -13,9 +13,8 @@ import numpy as np
 
 from embodied_env.core.confidence_intervals import difference_interval
 from embodied_env.core.significance_tests import PairedTest, compare_means, mcnemar_exact, paired_difference_interval
-from embodied_env.record.outcomes import SUCCESS_RATES, Rate
 from embodied_env.record.row_types import RecordedReset
-from embodied_env.record.summary import EpisodeOutcome
+from embodied_env.record.summary import SUCCESS_RATES, EpisodeOutcome, Rate
 
 MOST_EPISODES = 50_000
 """Episodes of a run that are kept for pairing."""
@@ -144,10 +143,7 @@ class ReturnDifference:
 
 
 def compare_outcomes(a: Mapping[str, Any], b: Mapping[str, Any], pairing: Pairing) -> tuple[Outcome, ...]:
-    """Compare the success rates of two summaries and of their pairs of episodes.
-
-    If there are several prompts, compare them by prompt too.
-    """
+    """Compare the success rates of two summaries and their pairs, also for each prompt."""
     outcomes, rated = [], [(x, y) for x, y in pairing.pairs if x.rated and y.rated]
     for key, how, trials, _ in SUCCESS_RATES:
         in_a, in_b = (Rate.of(summary["successes"], summary[trials]) for summary in (a, b))

@@ -1,4 +1,4 @@
-"""Read whole or cut MCAP files of unknown origin, without trust in a declared length."""
+"""Read whole or cut MCAP files of unknown origin, without trust in a declared length or in the index."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import io
 import stat
 import struct
 import zlib
-from collections.abc import Iterator
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from embodied_env.core.plugin_loading import import_optional
-from embodied_env.record.mcap_index import IndexCheck
 
 _library = partial(import_optional, needed_for="recording")
 
@@ -27,8 +28,9 @@ LARGEST_CHUNK = 2**26
 MOST_EXPANSION = 100
 """A file is read up to this multiple of its size, plus `LARGEST_CHUNK`, in bytes after decompression."""
 
-_IN_CHUNKS = {3: "Schema", 4: "Channel", 5: "Message"}  # by opcode
-
+_MAGIC = b"\x89MCAP0\r\n"
+_HEAD = struct.Struct("<BQ")  # opcode and length of a record
+_IN_CHUNKS = (3, 4, 5)  # opcodes of Schema, Channel, Message
 _LEAST_PER_RECORD = 8  # bytes of the file: each message of a chunk has 16 in the index
 _MOST_RECORDS = 1000  # without an index, such as channels
 
@@ -73,38 +75,43 @@ class McapRecords:
 
     def __iter__(self) -> Iterator[tuple[str, Any, MessageEnd]]:
         """Yield the records up to the first incomplete one."""
-        exceptions = _library("mcap.exceptions")
         try:
             size = regular_size(self._path)
             with self._path.open("rb") as file:
-                count, left, index = 0, MOST_EXPANSION * size + LARGEST_CHUNK, IndexCheck()
-                for record in _stream(_BoundedFile(file, size), size, validate_crcs=True):
-                    end = file.tell()
-                    index.add(type(record).__name__, record, self.end, end)
-                    if (kind := type(record).__name__) == "Chunk":
-                        left -= record.uncompressed_size
-                        if left < 0:
-                            most = f"{MOST_EXPANSION} times its size plus {LARGEST_CHUNK} bytes"
-                            raise ValueError(f"chunks that expand too much (expected at most {most})")  # noqa: TRY301
-                        offset = 0
-                        for found in _chunk_records(record, self.end):
-                            count += 1
-                            index.add_in_chunk(found[0], found[1], offset)
-                            offset = found[2].end
-                            if count > _MOST_RECORDS + size // _LEAST_PER_RECORD:
-                                raise ValueError(f"too many records in its chunks for {size} bytes")  # noqa: TRY301
-                            yield found
-                    else:
-                        yield kind, record, MessageEnd(None, end)
-                    self.end = end
-                if file.read(1):
-                    self.problem = "unexpected data after the end"
+                yield from self._read(file, size)
         except OSError as error:
             self.problem = f"cannot be read ({error.strerror})"
-        except (exceptions.EndOfFile, exceptions.RecordLengthLimitExceeded, struct.error):
+        except EOFError:
             self.problem, self.is_cut = "truncated, because its writer was stopped", True
-        except (exceptions.McapError, ValueError) as error:
+        except ValueError as error:
             self.problem = f"damaged ({type(error).__name__}: {error})"
+
+    def _read(self, file: IO[bytes], size: int) -> Iterator[tuple[str, Any, MessageEnd]]:
+        count, left, index, kind = 0, MOST_EXPANSION * size + LARGEST_CHUNK, IndexCheck(), ""
+        _check_magic(file)
+        while kind != "Footer":
+            record = _read_record(file, size)
+            kind, end = type(record).__name__, file.tell()
+            index.add(kind, record, self.end, end)
+            if kind == "Chunk":
+                left -= record.uncompressed_size
+                if left < 0:
+                    most = f"{MOST_EXPANSION} times its size plus {LARGEST_CHUNK} bytes"
+                    raise ValueError(f"chunks that expand too much (expected at most {most})")
+                offset = 0
+                for found in _chunk_records(record, self.end):
+                    count += 1
+                    index.add_in_chunk(found[0], found[1], offset)
+                    offset = found[2].end
+                    if count > _MOST_RECORDS + size // _LEAST_PER_RECORD:
+                        raise ValueError(f"too many records in its chunks for {size} bytes")
+                    yield found
+            else:
+                yield kind, record, MessageEnd(None, end)
+            self.end = end
+        _check_magic(file)
+        if file.read(1):
+            self.problem = "unexpected data after the end"
 
     def messages(self) -> Iterator[StoredRecord]:
         """Yield each complete message."""
@@ -125,68 +132,91 @@ def read_chunk(path: Path, start: int) -> bytes:
     with path.open("rb") as file:
         file.seek(start)
         try:
-            record = next(_stream(_BoundedFile(file, max(0, size - start)), size, skip_magic=True))
-        except (_library("mcap.exceptions").McapError, struct.error) as error:
-            raise ValueError(f"damaged ({type(error).__name__}: {error})") from None
+            record = _read_record(file, size)
+        except EOFError:
+            raise ValueError(f"no whole record at {start} (expected a chunk)") from None
     if type(record).__name__ != "Chunk":
         raise ValueError(f"unexpected {type(record).__name__} (expected a chunk)")
     return _chunk_content(record)
 
 
-def _stream(file: Any, size: int, **how: bool) -> Iterator[Any]:  # noqa: ANN401 - a file, or a part of it
-    """Yield the records of a file or a chunk of `size` bytes, with each chunk as one record."""
-    limit = min(size, LARGEST_RECORD)
-    yield from _strict_reader()(file, emit_chunks=True, record_size_limit=limit, **how).records
+def _check_magic(file: IO[bytes]) -> None:
+    if (found := file.read(len(_MAGIC))) != _MAGIC:
+        if len(found) < len(_MAGIC):
+            raise EOFError
+        raise ValueError(f"magic {found!r} (expected {_MAGIC!r})")
+
+
+def _read_record(file: IO[bytes], size: int) -> Any:  # noqa: ANN401 - of mcap
+    """Return the next record of a file of `size` bytes, or raise EOFError for one that is not complete."""
+    head = file.read(_HEAD.size)
+    opcode, length = _HEAD.unpack(head.ljust(_HEAD.size, b"\0"))
+    if opcode == 0 or len(head) < _HEAD.size or length > min(size - file.tell(), LARGEST_RECORD):
+        raise EOFError  # no opcode: zeros after a loss of power
+    return _parse_record(opcode, file.read(length))
+
+
+def _parse_record(opcode: int, content: bytes) -> Any:  # noqa: ANN401 - of mcap
+    """Return a record of the library, which skips unknown ones, or raise ValueError."""
+    if (kind := _kinds().get(opcode)) is None:
+        raise ValueError(f"unknown record of opcode {opcode}")
+    stream = _library("mcap.data_stream").ReadDataStream(_RecordContent(content))
+    try:
+        return kind.read(stream, len(content)) if kind.__name__ == "Message" else kind.read(stream)
+    except (EOFError, _library("mcap.exceptions").EndOfFile):
+        raise ValueError(f"{kind.__name__} longer than {len(content)} bytes, its declared length") from None
+
+
+class _RecordContent:
+    """Content of a record, beyond which no field is read, because other readers go on at its declared end."""
+
+    def __init__(self, content: bytes) -> None:
+        self._file = io.BytesIO(content)
+
+    def read(self, size: int) -> bytes:
+        if len(data := self._file.read(min(size, LARGEST_RECORD))) != size:
+            raise EOFError
+        return data
 
 
 @functools.cache
-def _strict_reader() -> Any:  # noqa: ANN401 - a class of mcap
-    """Return the library's reader, without records that it skips, or that end after their declared length."""
-    base: Any = _library("mcap.stream_reader").StreamReader
-    end = _library("mcap.exceptions").EndOfFile
-
-    class StrictReader(base):  # type: ignore[misc] # of a library without types
-        def _read_record(self, opcode: int, length: int) -> Any:  # noqa: ANN401 - of mcap
-            start = self._stream.count
-            record = super()._read_record(opcode, length)
-            if opcode == 0:  # no opcode: zeros after a loss of power
-                raise end
-            if record is None:
-                raise ValueError(f"unknown record of opcode {opcode}")
-            if (found := self._stream.count - start) > length:  # other readers go on at the declared end
-                raise ValueError(f"{type(record).__name__} of {found} bytes (expected {length}, its declared length)")
-            return record
-
-    return StrictReader
+def _kinds() -> dict[int, Any]:
+    """Return the classes of records by opcode."""
+    records = _library("mcap.records")
+    return {int(each): getattr(records, each.name.title().replace("_", "")) for each in _library("mcap.opcode").Opcode}
 
 
 def _chunk_records(chunk: Any, start: int) -> Iterator[tuple[str, Any, MessageEnd]]:  # noqa: ANN401 - of mcap
     """Yield the records of a chunk, or raise ValueError for any but schemas, channels and whole messages."""
-    data = _chunk_content(chunk)
-    content, size = io.BytesIO(data), len(data)
-    records = _stream(content, size, skip_magic=True)
-    while (at := content.tell()) < size:
-        if (kind := _IN_CHUNKS.get(data[at])) is None:  # the library skips unknown ones, one by one
+    data, end = _chunk_content(chunk), 0
+    while (at := end) < len(data):
+        if data[at] not in _IN_CHUNKS:
             found = f"record of opcode {data[at]} in a chunk"
             raise ValueError(f"unexpected {found} (expected schemas, channels and messages)")
-        try:
-            record = next(records)
-        except (_library("mcap.exceptions").McapError, struct.error) as error:
-            raise ValueError(f"an incomplete record in a chunk ({type(error).__name__})") from None
-        yield kind, record, MessageEnd(start, content.tell())
+        opcode, length = _HEAD.unpack(data[at : at + _HEAD.size].ljust(_HEAD.size, b"\xff"))
+        end = at + _HEAD.size + length
+        if end > len(data):
+            raise ValueError(f"an incomplete record in a chunk, of {length} bytes")
+        record = _parse_record(opcode, data[at + _HEAD.size : end])
+        yield type(record).__name__, record, MessageEnd(start, end)
 
 
 def _chunk_content(chunk: Any) -> bytes:  # noqa: ANN401 - of mcap
     """Decompress a chunk, or raise ValueError unless it has the declared size and checksum."""
-    size = chunk.uncompressed_size
+    size, zstandard = chunk.uncompressed_size, _library("zstandard")  # which mcap requires, as lz4
     if size > LARGEST_CHUNK:
         raise ValueError(f"chunk of {size} bytes (expected at most {LARGEST_CHUNK})")
-    if chunk.compression == "":
-        content: bytes = chunk.data
-    elif (decompress := _DECOMPRESSIONS.get(chunk.compression)) is not None:
-        content = decompress(chunk.data, size + 1)
-    else:
-        raise ValueError(f"unknown compression {chunk.compression[:20]!r} of a chunk (expected 'zstd' or 'lz4')")
+    content: bytes = chunk.data
+    try:
+        if chunk.compression == "zstd":
+            with zstandard.ZstdDecompressor().stream_reader(chunk.data) as reader:
+                content = reader.read(size + 1)
+        elif chunk.compression == "lz4":
+            content = _library("lz4.frame").LZ4FrameDecompressor().decompress(chunk.data, max_length=size + 1)
+        elif chunk.compression:
+            raise ValueError(f"unknown compression {chunk.compression[:20]!r} of a chunk (expected 'zstd' or 'lz4')")
+    except (zstandard.ZstdError, RuntimeError) as error:
+        raise ValueError(f"chunk that cannot be decompressed: {error}") from None
     if len(content) != size:
         raise ValueError(f"chunk of another size (expected {size} bytes)")
     if chunk.uncompressed_crc and zlib.crc32(content) != chunk.uncompressed_crc:
@@ -194,48 +224,127 @@ def _chunk_content(chunk: Any) -> bytes:  # noqa: ANN401 - of mcap
     return content
 
 
-def _decompress_zstd(data: bytes, most: int) -> bytes:
-    """Return at most `most` bytes of the content, or raise ValueError."""
-    zstandard = _library("zstandard")  # which mcap requires
-    try:
-        with zstandard.ZstdDecompressor().stream_reader(data) as reader:
-            content: bytes = reader.read(most)
-    except zstandard.ZstdError as error:
-        raise ValueError(f"chunk that cannot be decompressed: {error}") from None
-    return content
-
-
-def _decompress_lz4(data: bytes, most: int) -> bytes:
-    """Return at most `most` bytes of the content, or raise ValueError."""
-    frame = _library("lz4.frame")  # which mcap requires
-    try:
-        content: bytes = frame.LZ4FrameDecompressor().decompress(data, max_length=most)
-    except RuntimeError as error:
-        raise ValueError(f"chunk that cannot be decompressed: {error}") from None
-    return content
-
-
-_DECOMPRESSIONS = {"zstd": _decompress_zstd, "lz4": _decompress_lz4}
-
-
 def regular_size(path: Path) -> int:
-    """Return the size of a regular file in bytes, or raise OSError for anything else.
-
-    An example is a pipe.
-    """
+    """Return the size of a regular file in bytes, or raise OSError for anything else, such as a pipe."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return status.st_size
 
 
-class _BoundedFile:
-    """Limits each read to the rest of the file, because a buffered read allocates the requested length."""
+class _IndexedChunk(NamedTuple):
+    """The content of a ChunkIndex, computed from one chunk of the data."""
 
-    def __init__(self, file: IO[bytes], size: int) -> None:
-        self._file, self._left = file, size
+    chunk_start_offset: int
+    chunk_length: int
+    compression: str
+    compressed_size: int
+    uncompressed_size: int
+    message_start_time: int
+    message_end_time: int
+    message_index_offsets: dict[int, int]
+    message_index_length: int
 
-    def read(self, length: int) -> bytes:
-        data = self._file.read(min(length, self._left) if length >= 0 else 0)
-        self._left -= len(data)
-        return data
+
+class IndexCheck:
+    """Receives a file's records in order, and raises ValueError for a wrong index or a message outside of chunks.
+
+    A definition that disagrees raises the same error. A file that was cut off may lack an index, but one with an index
+    has no other messages than those in it.
+    """
+
+    def __init__(self) -> None:
+        self._defined: dict[tuple[str, int], Any] = {}
+        self._counts: Counter[int] = Counter()  # messages by channel
+        self._times = (2**64 - 1, 0)  # earliest and latest log time
+        self._chunks: dict[int, _IndexedChunk] = {}  # by their start
+        self._open: _IndexedChunk | None = None  # the last chunk, whose index follows
+        self._entries: dict[int, array[int]] = {}  # log time and offset of its messages, by channel
+        self._indexed: set[int] = set()  # starts of the chunks that the summary has
+        self._summary_start = 0
+        self._checks: dict[str, Callable[[Any, int, int], None]] = {
+            "MessageIndex": self._check_entries,
+            "DataEnd": self._end_data,
+            "ChunkIndex": self._check_chunk,
+            "Statistics": self._check_statistics,
+            "Footer": self._check_footer,
+        }
+
+    def add(self, kind: str, record: Any, start: int, end: int) -> None:  # noqa: ANN401 - of mcap
+        """Add a record from `start` to `end`, where a chunk comes before its records."""
+        if kind != "MessageIndex":
+            self._close_chunk()
+        if kind == "Chunk":
+            times = record.message_start_time, record.message_end_time
+            sizes = record.compression, len(record.data), record.uncompressed_size
+            self._open = _IndexedChunk(start, end - start, *sizes, *times, {}, 0)
+        elif kind in self._checks:
+            self._checks[kind](record, start, end)
+        elif kind == "Message":
+            raise ValueError(f"a message outside of chunks, at {start}")
+        else:
+            self._count(kind, record)
+
+    def add_in_chunk(self, kind: str, record: Any, offset: int) -> None:  # noqa: ANN401 - of mcap
+        """Add a record of the last chunk, `offset` bytes after the start of its content."""
+        self._count(kind, record)
+        if kind == "Message":
+            self._entries.setdefault(record.channel_id, array("Q")).extend((record.log_time, offset))
+
+    def _count(self, kind: str, record: Any) -> None:  # noqa: ANN401 - of mcap
+        if kind == "Message":
+            if ("Channel", record.channel_id) not in self._defined:  # the summary could define it for other readers
+                raise ValueError(f"a message of channel {record.channel_id}, which is not defined before it")
+            self._counts[record.channel_id] += 1
+            self._times = min(self._times[0], record.log_time), max(self._times[1], record.log_time)
+        elif kind in ("Schema", "Channel") and self._defined.setdefault((kind, record.id), record) != record:
+            raise ValueError(f"two definitions of {kind.lower()} {record.id}")
+
+    def _check_entries(self, record: Any, start: int, end: int) -> None:  # noqa: ANN401 - of mcap
+        flat = array("Q", [number for entry in record.records for number in entry])
+        if self._open is None or record.channel_id in self._open.message_index_offsets:
+            raise ValueError("an index of messages that follows no chunk")
+        if flat != self._entries.get(record.channel_id):
+            raise ValueError(f"the index of channel {record.channel_id} is not that of its chunk")
+        self._open.message_index_offsets[record.channel_id] = start
+        self._open = self._open._replace(message_index_length=self._open.message_index_length + end - start)
+
+    def _close_chunk(self) -> None:
+        chunk, entries = self._open, self._entries
+        if chunk is None:
+            return
+        times = [numbers[at] for numbers in entries.values() for at in range(0, len(numbers), 2)]
+        if times and (min(times), max(times)) != (chunk.message_start_time, chunk.message_end_time):
+            raise ValueError("the times of a chunk are not those of its messages")
+        if chunk.message_index_offsets.keys() != entries.keys():
+            raise ValueError("a chunk without the index of its messages")
+        self._chunks[chunk.chunk_start_offset] = chunk
+        self._open, self._entries = None, {}
+
+    def _end_data(self, _: object, start: int, end: int) -> None:
+        if self._summary_start:
+            raise ValueError(f"a second end of the data, at {start}")
+        self._summary_start = end
+
+    def _check_chunk(self, record: Any, start: int, end: int) -> None:  # noqa: ANN401, ARG002 - of mcap
+        place = record.chunk_start_offset
+        chunk = self._chunks.get(place)
+        if (
+            chunk is None
+            or chunk != tuple(getattr(record, name) for name in _IndexedChunk._fields)
+            or place in self._indexed
+        ):
+            raise ValueError(f"the index has a chunk at {place} that differs from the data")
+        self._indexed.add(place)
+
+    def _check_statistics(self, record: Any, start: int, end: int) -> None:  # noqa: ANN401, ARG002 - of mcap
+        times = self._times if self._counts else (0, 0)
+        stated = {channel: count for channel, count in record.channel_message_counts.items() if count}
+        if (record.message_start_time, record.message_end_time) != times or stated != self._counts:
+            raise ValueError("the counts and times of the summary are not those of the messages")
+
+    def _check_footer(self, record: Any, start: int, end: int) -> None:  # noqa: ANN401, ARG002 - of mcap
+        if record.summary_start not in (0, self._summary_start):
+            raise ValueError(f"the summary is at {self._summary_start} (expected {record.summary_start} of the footer)")
+        if self._indexed and len(self._indexed) < len(self._chunks):
+            raise ValueError("messages that the index lacks")

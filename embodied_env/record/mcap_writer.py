@@ -167,10 +167,7 @@ class McapFile:
         self._chunk.add(channel_id, log_ns, (head, *data))
 
     def flush(self) -> None:
-        """End the chunk and pass it to the operating system.
-
-        Raises OSError unless `path` still has everything.
-        """
+        """End the chunk and write it, or raise OSError unless `path` still has everything."""
         if self._raw.closed:
             return
         self._end_chunk()
@@ -184,10 +181,7 @@ class McapFile:
         return _Guard(self, what)
 
     def close(self) -> None:
-        """Write the index and close the file once.
-
-        An error is stored in `problem` instead of being raised.
-        """
+        """Write the index and close the file once, with an error in `problem` and not raised."""
         if self._raw.closed:
             return
         with contextlib.suppress(RecordError), self.guarded("the index"):

@@ -24,7 +24,7 @@ from embodied_env.processes.signals import close_at_exit, deferred_signals, exit
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.manifest import RecordableEnv, processes, start_of_manifest, write_json
 from embodied_env.record.mcap_writer import DEFAULT_COMPRESSION, check_log_libraries
-from embodied_env.record.row_chain import ChainRecord, start_of_chain
+from embodied_env.record.row_log import ChainRecord, start_of_chain
 from embodied_env.record.row_types import Row
 from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET
 from embodied_env.record.run_writer import MANIFEST, LossCounter, PendingRow, RunWriter, remove_run
@@ -233,10 +233,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._submit_row(self._run.encode_step(made, outer, number=self._rows, now_ns=self._clock.system_ns()))
 
     def join(self, writer: WriterThread) -> RunWriter:
-        """Write in a thread that several recorders share, and return the writer of the rows.
-
-        It does so from the first row on.
-        """
+        """Write from the first row on in a thread of several recorders, and return the writer."""
         self._closing.detach()
         self._writer = writer
         return self._run
@@ -266,10 +263,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         return False
 
     def close(self) -> None:
-        """Close the environment and complete the record, idempotently.
-
-        The wait for a hanging disk is bounded.
-        """
+        """Close the environment and complete the record once, with a bounded wait for the disk."""
         try:
             super().close()
         finally:
@@ -332,10 +326,7 @@ def _record_message(run: RunWriter, writer: WriterThread, message: TappedMessage
 
 
 def make_run_directory(folder: Path, label: str, started_utc: datetime) -> Path:
-    """Create a directory in `folder` named by time, label and a random number.
-
-    Raises RecordError if that fails.
-    """
+    """Create a directory named by time, label and a random number, or raise RecordError."""
     name = re.sub(r"[^\w.-]", "_", f"{started_utc:%Y%m%dT%H%M%SZ}_{label}_{secrets.token_hex(3)}")
     path = folder / name
     try:

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from numpy.typing import NDArray
 
@@ -32,7 +32,6 @@ from embodied_env.record.arrays import (
 )
 from embodied_env.record.mcap_file import McapRecords, StoredRecord, read_chunk
 from embodied_env.record.mcap_writer import DEFAULT_COMPRESSION, McapFile, Piece
-from embodied_env.record.row_chain import RowChain
 from embodied_env.record.row_types import RESET, TRANSITION
 
 CHANNELS = {"transition": TRANSITION, "reset": RESET}
@@ -224,10 +223,7 @@ class LogReader:
         self._content = LogContent(problem, digest.hexdigest(), chain, is_cut=records.is_cut)
 
     def array(self, reference: Mapping[str, Any]) -> NDArray[Any]:
-        """Return the read-only array that a row refers to.
-
-        Raises RecordError if it is missing or damaged.
-        """
+        """Return the read-only array of a reference, or raise RecordError if it is damaged."""
         self.check_array(reference)
         try:
             try:
@@ -239,10 +235,7 @@ class LogReader:
             raise RecordError(f"{self.path.name}: cannot read the array {reference}: {error}") from None
 
     def check_array(self, reference: Mapping[str, Any]) -> None:
-        """Raise RecordError unless the log has the array.
-
-        The array is not read, because the search has hashed it.
-        """
+        """Raise RecordError unless the log has the array, whose hash is known without reading."""
         if not is_reference(reference) or reference["sha256"] not in self._arrays.places:
             raise RecordError(f"{self.path.name}: no such array: {reference}")
         try:
@@ -287,3 +280,85 @@ class _Arrays:
         """Return the bytes of an array, or raise OSError, ValueError or KeyError."""
         chunk, start, size = self.places[sha256]
         return self._chunk(chunk)[start : start + size]
+
+
+PREVIOUS, LOG_TIME = "previous_sha256", "log_time_ns"
+"""The fields of a row that make the chain."""
+
+_STATED = ("run_id", "started_utc", "backend")
+
+
+class ChainRecord(TypedDict):
+    """``chain`` of a manifest."""
+
+    head: str  # SHA-256 of the last row, or of the start without rows
+    rows: int
+    resets: int
+
+
+def start_of_chain(manifest: Mapping[str, Any]) -> str:
+    """Return the hash of name, start, backend and contract, which the first row has."""
+    contract = manifest.get("contract")
+    fingerprint = contract.get("fingerprint") if isinstance(contract, dict) else None
+    stated = [*(manifest.get(key) for key in _STATED), fingerprint]
+    return hashlib.sha256(json.dumps(stated).encode()).hexdigest()
+
+
+def describe_chain(manifest: Mapping[str, Any]) -> str:
+    """Return head and counts in words, as a finished manifest states them."""
+    if (chain := manifest.get("chain")) is None:
+        return "no head: the run was not closed"
+    return f"head {chain['head']}, {chain['rows']} rows, {chain['resets']} resets"
+
+
+class RowChain:
+    """Makes the chain of rows that are written, and checks that of rows that are read.
+
+    Attributes:
+        head: hash of the last row, or the start without rows; "" if the rows have no chain.
+        start: hash that the first row has; "" without rows, or in a run from before there were chains.
+        rows: how many there are.
+        resets: how many of them are resets.
+        problem: first row that does not fit, or "".
+    """
+
+    def __init__(self, start: str = "") -> None:
+        self.head = self.start = start
+        self.rows = self.resets = 0
+        self.problem = ""
+
+    def link(self, data: bytes, log_time_ns: int) -> bytes:
+        """Return a row, as JSON, with the fields that link it to the previous one."""
+        return b'%b,"%b":"%b","%b":%d}' % (
+            data[:-1], PREVIOUS.encode(), self.head.encode(), LOG_TIME.encode(), log_time_ns
+        )  # fmt: skip
+
+    def add(self, data: bytes, *, is_reset: bool) -> None:
+        """Add a linked row."""
+        self.head = hashlib.sha256(data).hexdigest()
+        self.rows += 1
+        self.resets += is_reset
+
+    def check(self, row: Any, data: bytes, log_time_ns: int | None, schema: str) -> None:  # noqa: ANN401 - JSON types
+        """Add a row that was read, with the time of its message and schema of its topic.
+
+        The row is given as JSON types and as text. A time of None means that the message has two.
+        """
+        fields = row if isinstance(row, dict) else {}
+        previous = fields.get(PREVIOUS, "")
+        if not self.rows:
+            self.start = self.head = previous if isinstance(previous, str) else ""
+        where = f"row {self.rows}"
+        if previous != (self.head if self.start else ""):
+            self.problem = self.problem or f"{where} does not have the hash of the row before it"
+        elif self.start and fields.get(LOG_TIME) != log_time_ns:
+            self.problem = self.problem or f"{where} does not have the log time of its message"
+        elif self.start and fields.get("schema") in {RESET, TRANSITION} - {schema}:
+            self.problem = self.problem or f"{where} does not have the schema of its topic"
+        self.add(data, is_reset=fields.get("schema") == RESET)
+        if not self.start:
+            self.head = ""
+
+    def as_json(self) -> ChainRecord:
+        """Return head and counts, for the manifest."""
+        return {"head": self.head, "rows": self.rows, "resets": self.resets}

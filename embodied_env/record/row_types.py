@@ -159,10 +159,7 @@ class ChunkRecord(TypedDict):
 
 
 class InputsRecord(TypedDict):
-    """The external inputs that do not follow from actions and readings.
-
-    They are a part of `embodied_env.core.types.ExternalInputs`.
-    """
+    """The part of `core.types.ExternalInputs` that does not follow from actions and readings."""
 
     action_age_s: float
     latency_s: float

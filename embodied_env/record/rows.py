@@ -61,10 +61,7 @@ def has_missed_action(info: Mapping[str, Any]) -> bool:
 
 
 def is_staged(account: StepAccount) -> bool:
-    """Return whether ``inner.action`` is the output of an action stage.
-
-    Otherwise it is the agent's action.
-    """
+    """Return whether ``inner.action`` is of an action stage and not the agent's."""
     return "given" in account["external_inputs"].get("annotations", {}).get("action_stages", {})
 
 
@@ -86,10 +83,7 @@ def held_readings(info: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def stopped_joints(info: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the joints of the code that ended the episode, and those that did not move.
-
-    The latter have not moved since the reset.
-    """
+    """Return the joints of the code that ended the episode, and those unmoved since the reset."""
     safety, code = info.get("safety"), str(info.get("end_reason", "")).partition(":")[2]
     codes = safety.get("joints") if isinstance(safety, Mapping) else None
     if not code or code not in CODES or not isinstance(safety, Mapping) or not isinstance(codes, Mapping):
@@ -126,10 +120,7 @@ def transition_row(
 
 
 def step_account(transition: Transition, action: Any, evaluator: Collection[str]) -> Row:  # noqa: ANN401 - JSON types
-    """Return ``inner`` of a step's row, the environment's account, which never changes.
-
-    `action` is that of `transition`, which may change after the step, in JSON types.
-    """
+    """Return ``inner`` of a step's row, which never changes, with its action in JSON types."""
     snapshot, report = transition.snapshot, transition.report
     stamps_ns = {name: ns for name, ns in transition.stamps_ns.items() if name != "returned"}  # not returned yet
     return {

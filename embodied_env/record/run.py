@@ -16,9 +16,8 @@ from embodied_env.contract.bounded_json import parse_json
 from embodied_env.errors import RecordError
 from embodied_env.record.mcap_file import McapRecords, regular_size
 from embodied_env.record.message_log import StoredMessage, problem_of_messages, read_messages
-from embodied_env.record.row_chain import RowChain, start_of_chain
-from embodied_env.record.row_log import DEEPEST, LogReader
-from embodied_env.record.row_schema import manifest_violations, validate_row
+from embodied_env.record.row_log import DEEPEST, LogReader, RowChain, start_of_chain
+from embodied_env.record.row_schema import Violation, manifest_violations, short_repr, validate_row
 from embodied_env.record.row_types import (
     RESET,
     RUN,
@@ -29,7 +28,6 @@ from embodied_env.record.row_types import (
     RecordedTransition,
 )
 from embodied_env.record.run_writer import LOG, MANIFEST, MESSAGES
-from embodied_env.record.violation import Violation, short_repr
 
 LARGEST_FILE = 2**26
 """Size of the largest JSON file that is read from a run, in bytes."""
@@ -124,10 +122,7 @@ class Run:
         return self._log.array(reference)
 
     def check_array(self, reference: Mapping[str, Any]) -> None:
-        """Raise RecordError if the array of a reference is missing or damaged.
-
-        It is not read again.
-        """
+        """Raise RecordError if the array of a reference is missing, without reading it again."""
         self._log.check_array(reference)
 
     def messages(self) -> Iterator[StoredMessage]:
@@ -167,10 +162,7 @@ def read_run(path: str | Path) -> Run:
 
 
 def inspect_run(path: str | Path) -> tuple[Run, list[Violation]]:
-    """Open a run like `read_run`, but return the schema violations of its manifest.
-
-    Keys with violations are left out of the manifest, except for "contract".
-    """
+    """Open a run without keys of the manifest that have violations, and return these."""
     file = checked_path("path", path) / MANIFEST
     try:
         manifest = read_json(file)
@@ -186,10 +178,7 @@ def inspect_run(path: str | Path) -> tuple[Run, list[Violation]]:
 
 
 def read_json(file: Path) -> Any:  # noqa: ANN401 - JSON types
-    """Return the content of a JSON file of a run.
-
-    Raises ValueError unless it is a regular file of bounded JSON.
-    """
+    """Return the bounded JSON of a regular file of a run, or raise ValueError."""
     try:
         regular_size(file)
         with file.open("rb") as opened:

@@ -36,10 +36,7 @@ SUMMARY = "summary.json"
 
 
 def remove_run(path: Path, made_for_it: Sequence[Path] = ()) -> None:
-    """Remove the files of a run, and then the folders made for it that are empty.
-
-    These are its directory and those made for it, innermost first.
-    """
+    """Remove the files of a run, and its folder and those made for it if they are empty."""
     with contextlib.suppress(OSError):
         for name in (MANIFEST, LOG, MESSAGES, FIRST_TRANSITION, SUMMARY):
             (path / name).unlink(missing_ok=True)
@@ -169,10 +166,7 @@ class RunWriter:
         return None
 
     def encode_made(self, row: Row, *, now_ns: int) -> PendingRow | None:
-        """Return the row of a step with constant arrays, or None if it cannot be encoded.
-
-        Its latencies are not added to the summary.
-        """
+        """Return the row of a step with constant arrays, without its latencies in the summary."""
         try:
             self.summary.add(row, with_latency=False)
             arrays = RowArrays()
@@ -221,10 +215,7 @@ class RunWriter:
             self.log.flush()
 
     def complete(self, manifest: Mapping[str, Any], contract_fingerprint: str) -> None:
-        """Close the logs, then write the summary and, as the last file, the manifest.
-
-        So ``clean`` is the last thing written.
-        """
+        """Close the logs, then write summary and manifest, so that ``clean`` is written last."""
         self.settle()
         self.log.close()
         if self.log.problem:
@@ -258,10 +249,7 @@ class RunWriter:
 
 
 class LossCounter:
-    """Thread-safe counter of the rows and messages that could not be written.
-
-    It keeps the first problem.
-    """
+    """Counts lost rows and messages in any thread, and keeps the first problem."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

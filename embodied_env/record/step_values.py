@@ -61,10 +61,7 @@ def _place(contract: Contract, joint: CommandedJoint) -> dict[str, Any]:
 
 
 def read_joint(row: TransitionRow | ResetRow, joint: CommandedJoint) -> float:
-    """Return the reading of a joint, or NaN without a good one in an observation.
-
-    The observation is JSON of any form.
-    """
+    """Return the reading of a joint, or NaN without a good one in an observation of any form."""
     sensor = row["info"]["sensors"].get(joint.sensor)
     if sensor is None or sensor["quality"] not in _GOOD:
         return math.nan
@@ -90,20 +87,14 @@ def action_values(action: Vector | Mapping[str, Vector], layout: ActionLayout | 
 
 
 def firings(row: TransitionRow) -> Iterator[tuple[Firing, Severity]]:
-    """Yield the findings of the gates in a step once per joint.
-
-    The severity PASS changes nothing.
-    """
+    """Yield the findings of a step once per joint, PASS included."""
     for finding in row["inner"]["findings"]:
         for joint in finding["joints"] or ("",):
             yield (finding["gate"], finding["code"], joint), Severity[finding["severity"]]
 
 
 class Joints:
-    """Values of the joints of a contract in their own units.
-
-    Without a contract they are in the units of the action.
-    """
+    """Values of the joints in their own units, or in those of the action without a contract."""
 
     def __init__(self, contract: Contract | None) -> None:
         self._layout = None if contract is None else ActionLayout(contract)
@@ -133,10 +124,7 @@ class Joints:
         yield from zip(names, action_values(action["requested"], layout), strict=False)
 
     def origins(self, row: TransitionRow) -> list[float]:
-        """Return the position of each joint to which the displacement of a step is added.
-
-        It is 0 for other actions.
-        """
+        """Return the position from which each joint is displaced in a step, 0 for other actions."""
         action, layout = row["info"]["action"], self._layout
         published = self._published(row)
         if layout is None or len(published) != layout.size:
@@ -153,10 +141,7 @@ class Joints:
         return action_values([values[joint] for joint in self._layout.joints])
 
     def plan(self, actions: FloatArray, origins: list[float]) -> FloatArray:
-        """Return the values of successive actions, shape (n, n_joints).
-
-        The first action is for the step of `origins`.
-        """
+        """Return joint values of successive actions from `origins` on, shape (n, n_joints)."""
         layout = self._layout
         if layout is None or actions.shape[1] != layout.size:
             return actions

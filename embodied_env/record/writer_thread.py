@@ -81,10 +81,7 @@ class WriterThread:
         self._stalled_at = -1  # the progress at which a waiter gave up; no wait until it has grown
 
     def submit(self, job: Job, size: int = 0) -> bool:
-        """Queue `job`, which keeps `size` bytes alive.
-
-        Return False without running it if there is no room.
-        """
+        """Queue `job`, which keeps `size` bytes alive, or return False without room for it."""
         with self._lock:
             if self._is_closing:
                 return False
@@ -115,10 +112,7 @@ class WriterThread:
             return self._wait_until(lambda: self._n_run >= target)
 
     def close(self, last: Job) -> bool:
-        """Run the last job of a user, and end the thread with the last user.
-
-        Return False if it is stalled.
-        """
+        """Run the last job of a user, end with the last user, and return False if it is stalled."""
         self._users -= 1
         if self._users > 0:
             return self.run(last)

@@ -47,10 +47,10 @@ RANKS = (  # a package imports those above it and itself; the table of docs/conc
 LEVELS = {  # inside a package a module imports those of its own level and of the levels above it
     "ros": ("__init__ transport/", "wire/", "robot/", "embedded_sim/", "relay/"),
     "record": (
-        "arrays json_values row_chain row_schema row_types rows step_values violation",
-        "mcap_file mcap_index mcap_writer message_log row_log",
+        "arrays json_values row_schema row_types rows step_values",
+        "mcap_file mcap_writer message_log row_log",
         "manifest recorder run_writer summary writer_thread",
-        "__init__ episode_pairing outcomes row_decoder run run_repair",
+        "__init__ episode_pairing run run_repair",
     ),
 }
 ROS_EDGE = (

@@ -150,7 +150,7 @@ def test_a_record_that_is_longer_than_declared_is_damage(path):
     path.write_bytes(data)
     records = McapRecords(path)
     list(records)
-    assert re.search(r"damaged \(ValueError: Channel of \d+ bytes", records.problem)
+    assert re.search(r"damaged \(ValueError: Channel longer than", records.problem)
 
 
 @pytest.mark.parametrize(("opcode", "problem"), [(0, "truncated"), (0x90, "damaged (ValueError: unknown record")])

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from embodied_env.record.arrays import encode_array, references
 from embodied_env.record.mcap_file import McapRecords
-from embodied_env.record.row_chain import LOG_TIME, PREVIOUS, start_of_chain
-from embodied_env.record.row_log import CHANNELS, LogReader, LogWriter
+from embodied_env.record.row_log import CHANNELS, LOG_TIME, PREVIOUS, LogReader, LogWriter, start_of_chain
 from embodied_env.record.row_types import RESET, TRANSITION
 
 

@@ -332,9 +332,9 @@ def test_a_task_of_an_installed_package_is_found_by_name_and_imported_with_trust
 @pytest.mark.needs("replay")
 @of_a_module
 def test_the_contract_of_a_run_is_accepted_only_for_its_replay(world):
-    from embodied_env.extensions.replay.replay_backend import recorded_contract
+    from embodied_env.record.manifest import contract_of_manifest
 
-    contract = recorded_contract(read_run(world.runs[0]))
+    contract = contract_of_manifest(read_run(world.runs[0]).manifest)
     for backend in ("fake", "mujoco", "mujoco_ros", "real"):
         for given in (contract, save_contract(contract)):
             with pytest.raises(UsageError, match="contract of a run"):

@@ -16,9 +16,9 @@ from embodied_env.contract.typed_values import Keywords, check_value
 from embodied_env.core.policy import CHUNK_MODES
 from embodied_env.errors import RecordError
 from embodied_env.extensions.audit.row_pair_rules import AnyRow
+from embodied_env.record.row_schema import Violation, make_violation, short_repr, wrong_value
 from embodied_env.record.row_types import RESET, StepRow, TransitionRow
 from embodied_env.record.rows import given_action, is_no_action, is_staged
-from embodied_env.record.violation import Violation, make_violation, short_repr, wrong_value
 from embodied_env.safety.relay.relay_protocol import GRIPPER_ENDED, GripperAccount, SetpointAccount
 from embodied_env.timing.clock import NS_PER_S
 

@@ -19,8 +19,8 @@ from embodied_env.core.code_table import GATES
 from embodied_env.core.code_types import Quality, Severity, end_kind
 from embodied_env.extensions.audit.latency_rules import USABLE, is_free_running, to_ns
 from embodied_env.record.arrays import is_reference
+from embodied_env.record.row_schema import Violation, make_violation, short_repr, wrong_value
 from embodied_env.record.row_types import RESET, ReferenceRecord, ResetRow, StepRow, TransitionRow
-from embodied_env.record.violation import Violation, make_violation, short_repr, wrong_value
 from embodied_env.safety.joint_limits import joint_bounds, limit_violation
 from embodied_env.timing.clock import NS_PER_S
 
@@ -43,10 +43,7 @@ def end_reasons(row: StepRow) -> list[str]:
 
 
 def reference_of(row: TransitionRow) -> ReferenceRecord | None:
-    """Return the reference of the command, or of the braking, that was written.
-
-    Braking replaces a command after a delay.
-    """
+    """Return the reference of the written command, or of the braking in its place."""
     inputs = row["inner"]["external_inputs"]
     replaced = inputs["delay"]["reference"] if "delay" in inputs else None
     return replaced or inputs["reference"]

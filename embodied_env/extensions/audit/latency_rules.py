@@ -11,8 +11,8 @@ from typing import Any
 
 from embodied_env.core.code_types import Quality
 from embodied_env.core.info_schema import host_keys
+from embodied_env.record.row_schema import Violation, make_violation, wrong_value
 from embodied_env.record.row_types import ReturnedRow, StepRecord, StepRow, TransitionRow
-from embodied_env.record.violation import Violation, make_violation, wrong_value
 from embodied_env.timing.clock import NS_PER_S
 
 USABLE = (int(Quality.OK), int(Quality.OUT_OF_RANGE))
@@ -38,10 +38,7 @@ def to_ns(seconds: float) -> int:
 
 
 def is_free_running(info: StepRecord) -> bool:
-    """Return whether the world of a step moves by itself.
-
-    Only then info has the jitter of the period.
-    """
+    """Return whether the world moves by itself, so that info has the jitter of the period."""
     return "jitter_s" in info["latency"]
 
 

@@ -15,8 +15,8 @@ from embodied_env.contract.spaces import ActionLayout, FieldLayout, field_layout
 from embodied_env.core.code_types import Severity, end_kind
 from embodied_env.extensions.audit.contract_rules import end_reasons, observed, reference_of
 from embodied_env.extensions.audit.latency_rules import USABLE, is_free_running, to_ns
+from embodied_env.record.row_schema import Violation, make_violation, wrong_value
 from embodied_env.record.row_types import RESET, ReferenceRecord, ResetRow, StepRow
-from embodied_env.record.violation import Violation, make_violation, wrong_value
 from embodied_env.timing.clock import NS_PER_S
 
 AnyRow = StepRow | ResetRow

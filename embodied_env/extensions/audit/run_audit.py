@@ -18,10 +18,10 @@ from embodied_env.contract.bounded_json import parse_json
 from embodied_env.core.excluded_episodes import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
 from embodied_env.errors import RecordError
 from embodied_env.extensions.audit.annotation_rules import AccountRules
-from embodied_env.extensions.audit.evaluator_leaks import LeakDetector
 from embodied_env.extensions.audit.row_history_rules import (
     EpisodeOrderRule,
     FrozenCameraRule,
+    LeakDetector,
     PeriodDriftRule,
     SequenceRule,
 )
@@ -43,10 +43,10 @@ from embodied_env.extensions.audit.transition_audit import inspect_reset, inspec
 from embodied_env.record.arrays import references
 from embodied_env.record.manifest import world_of
 from embodied_env.record.row_log import DEEPEST, LARGEST_ROW
+from embodied_env.record.row_schema import Violation, make_violation, short_repr, wrong_value
 from embodied_env.record.row_types import RESET, TRANSITION
 from embodied_env.record.run import Run, inspect_run
 from embodied_env.record.run_writer import LOG
-from embodied_env.record.violation import Violation, make_violation, short_repr, wrong_value
 
 _MAX_LISTED = 100  # violations, beyond which they are only counted
 _OF_TIME_LIMIT = ("outside.truncated", "ending.both")  # what a TimeLimit changes in its last step

@@ -15,22 +15,19 @@ from embodied_env.contract.robot_files import limit_paths
 from embodied_env.core.excluded_episodes import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
 from embodied_env.errors import ContractError
 from embodied_env.record.manifest import RECORDER, contract_of_manifest, describe_robot, world_of
+from embodied_env.record.row_schema import Violation, make_violation, short_repr, wrong_value
 from embodied_env.record.row_types import RESET, TRANSITION, Manifest, ResetRow, StepRecord, TransitionRow
 from embodied_env.record.rows import by_sensor, held_readings, is_no_action
 from embodied_env.record.run import read_json
 from embodied_env.record.run_writer import FIRST_TRANSITION, MANIFEST, SUMMARY
 from embodied_env.record.summary import OUTSIDE
-from embodied_env.record.violation import Violation, make_violation, short_repr, wrong_value
 
 _TIME_LIMIT = "gymnasium.wrappers.common:TimeLimit"
 _REL_TOLERANCE = 1e-9  # tolerance of means that were summed in another order
 
 
 def read_contract(manifest: Mapping[str, Any]) -> tuple[Contract | None, list[Violation]]:
-    """Return the contract of a run and its violations.
-
-    The contract is None if rows cannot be checked against it.
-    """
+    """Return the contract of a run, None if rows cannot be checked by it, and violations."""
     recorded = manifest.get("contract")
     recorded = recorded if isinstance(recorded, dict) else {}
     text, fingerprint, where = recorded.get("text"), recorded.get("fingerprint"), f"{MANIFEST}: contract.text"
@@ -79,10 +76,7 @@ def warn_overridden(contract: Contract | None) -> list[Violation]:
 
 
 def name_manifest(misfits: Iterable[Violation], *, is_contract_reported: bool) -> Iterator[Violation]:
-    """Yield the schema violations of a manifest that are not reported yet.
-
-    Violations of a contract are left out if they are reported already.
-    """
+    """Yield schema violations of a manifest, of a contract unless they are reported already."""
     for each in misfits:
         if not (is_contract_reported and each.field.startswith("contract")):
             field, text = f"{MANIFEST}: {each.field}", f"{MANIFEST}: {each.text}"
@@ -90,10 +84,7 @@ def name_manifest(misfits: Iterable[Violation], *, is_contract_reported: bool) -
 
 
 class ManifestRules:
-    """Rows have the backend, versions, task and seeds of the manifest.
-
-    A changed value is reported once.
-    """
+    """Rows have the backend, versions, task and seeds of the manifest, with one report each."""
 
     def __init__(self, manifest: Manifest) -> None:
         self._is_clean = manifest.get("clean") is True
@@ -113,10 +104,7 @@ class ManifestRules:
         }
 
     def check_run(self) -> Iterator[Violation]:
-        """Check that the recorder was the outermost wrapper.
-
-        It does not record the wrappers outside of it.
-        """
+        """Check that the recorder was outermost, since it does not record wrappers outside of it."""
         first = self._wrappers[0]["class"] if self._wrappers else RECORDER
         if first != RECORDER:
             text = f"{MANIFEST}: the outermost wrapper is {short_repr(first)} (expected {RECORDER})"
@@ -147,10 +135,7 @@ class ManifestRules:
 
 
 class RowTally:
-    """Counts what ``summary.json`` counts, except latencies.
-
-    It is independent of the code that writes the summary.
-    """
+    """Counts what ``summary.json`` counts but latencies, without the code that writes it."""
 
     def __init__(self) -> None:
         self.resets = 0

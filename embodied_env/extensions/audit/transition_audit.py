@@ -23,10 +23,17 @@ from embodied_env.core.excluded_episodes import solved_at_reset
 from embodied_env.extensions.audit.contract_rules import CONTRACT_RULES, RESET_CONTRACT_RULES, end_reasons
 from embodied_env.extensions.audit.latency_rules import ACCOUNT_LATENCY_RULES, INFO_LATENCY_RULES, has_host_timing
 from embodied_env.record.json_values import to_json_types
-from embodied_env.record.row_schema import Validated, validate_as, validate_returned
+from embodied_env.record.row_schema import (
+    Validated,
+    Violation,
+    make_violation,
+    short_repr,
+    validate_as,
+    validate_returned,
+    wrong_value,
+)
 from embodied_env.record.row_types import ResetRow, ReturnedRow, StepRow, TransitionRow
 from embodied_env.record.rows import FIELDS, given_action
-from embodied_env.record.violation import Violation, make_violation, short_repr, wrong_value
 
 _REPORTING = ("latency", "intervention", "joint_limits")
 """Gates that may report a code without changing the action."""
@@ -49,11 +56,7 @@ def audit_transition(row: Mapping[str, Any], contract: Contract | None = None) -
 def inspect_transition(
     row: Mapping[str, Any], contract: Contract | None = None
 ) -> tuple[list[Violation], StepRow | None]:
-    """Audit a transition like `audit_transition`.
-
-    Returns:
-        The violations of the row alone, and the row in JSON types if it fits its schema.
-    """
+    """Return the violations of `audit_transition`, and a row that fits its schema as JSON types."""
     problems = list(_field_problems(row))
     if problems:
         return problems, None
@@ -194,10 +197,7 @@ def _check_reset_verdict(row: ResetRow) -> Iterator[Violation]:
 
 
 def warn_solved_in_place(row: ResetRow) -> Iterator[Violation]:
-    """Warn of a reset that moved nothing and left the task solved.
-
-    The previous episode likely solved it.
-    """
+    """Warn of a reset that moved nothing and left the task solved, likely from before."""
     if row["inner"]["level"] == "none" and solved_at_reset(row["inner"]):
         text = "info.reset.solved is true at reset level none: the task was solved before the episode"
         yield make_violation("reset.solved_in_place", "info.reset.solved", True, text)

@@ -26,7 +26,7 @@ from embodied_env.core.significance_tests import (
 from embodied_env.core.types import FloatArray
 from embodied_env.extensions.comparison.run_features import MISSED_DEADLINES, FeatureName, RunFeatures
 from embodied_env.record.episode_pairing import Pairing
-from embodied_env.record.outcomes import Rate
+from embodied_env.record.summary import Rate
 
 CHANCE = 0.05
 """Probability that equal runs show any difference that is reported as certain, with as much again for success."""

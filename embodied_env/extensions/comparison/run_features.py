@@ -22,9 +22,9 @@ from embodied_env.extensions.comparison.joint_response import Motion, MotionReco
 from embodied_env.extensions.report.time_series import BoundedDict, Sparse
 from embodied_env.record.arrays import Reference, is_reference
 from embodied_env.record.episode_pairing import MOST_EPISODES, Episodes
-from embodied_env.record.outcomes import Outcomes
 from embodied_env.record.row_types import RESET, RecordedRow, TransitionRow
 from embodied_env.record.step_values import Joints, firings
+from embodied_env.record.summary import Outcomes
 
 MOST_STREAMS = 400
 """Names of numbers, and of events, of a run, beyond which more are counted and left out."""

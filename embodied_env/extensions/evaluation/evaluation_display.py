@@ -24,12 +24,12 @@ from embodied_env.extensions.evaluation.evaluation import evaluate
 from embodied_env.extensions.evaluation.evaluation_results import Evaluation, PolicyComparison, PolicyResult
 from embodied_env.extensions.evaluation.live_table import LiveTable
 from embodied_env.policies.policy_loader import parse_address
-from embodied_env.record.row_chain import describe_chain
+from embodied_env.record.row_log import describe_chain
 from embodied_env.record.run import read_run
 from embodied_env.ros.transport.fastdds import enable_large_segments
 
 if TYPE_CHECKING:
-    from embodied_env.record.outcomes import Rate
+    from embodied_env.record.summary import Rate
 
 _MAIN_STAGES = ("obs_age_max_s", "policy_s", "obs_to_command_s", "actuation_s", "end_to_end_s", "period_s")
 _STAGE_ORDER = (*STAGES, *ANNOTATED_STAGES, *INJECTED_STAGES)

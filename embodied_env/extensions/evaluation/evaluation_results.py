@@ -134,7 +134,7 @@ def _find_episode(reader: Iterator[tuple[int, Iterator[RecordedRow]]], episode: 
 
 def _episodes(where: Mapping[int, Path]) -> Episodes:
     from embodied_env.record.episode_pairing import Episodes
-    from embodied_env.record.outcomes import Outcomes
+    from embodied_env.record.summary import Outcomes
 
     episodes, outcomes = Episodes(), Outcomes()
     for row in rows_of_episodes(where):

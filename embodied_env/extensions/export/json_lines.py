@@ -14,8 +14,14 @@ from typing import IO, Any
 
 import numpy as np
 
-from embodied_env.extensions.export.exported_episodes import EpisodeEnd, EpisodeReader, ExportedStep, gated_action
-from embodied_env.extensions.export.exported_fields import ArrayField, png
+from embodied_env.extensions.export.exported_episodes import (
+    ArrayField,
+    EpisodeEnd,
+    EpisodeReader,
+    ExportedStep,
+    gated_action,
+    png,
+)
 from embodied_env.record.arrays import is_reference
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.manifest import write_json

@@ -12,8 +12,14 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout, message_field
 from embodied_env.errors import UsageError
-from embodied_env.extensions.export.exported_episodes import EpisodeReader, ExportedStep
-from embodied_env.extensions.export.exported_fields import ArrayField, Arrays, Leaves, named
+from embodied_env.extensions.export.exported_episodes import (
+    ArrayField,
+    Arrays,
+    EpisodeReader,
+    ExportedStep,
+    Leaves,
+    named,
+)
 from embodied_env.messages.declaration import AXES
 from embodied_env.messages.sensor_types import SENSOR_MESSAGES
 from embodied_env.policies.input_mapping import ObservedField, observed_fields
@@ -192,10 +198,7 @@ class ColumnStatistics:
 
 
 def _environment_keys(contract: Contract) -> set[str]:
-    """Return the keys of the observation that do not measure the robot itself.
-
-    They are those of other sensors and of reset options.
-    """
+    """Return the keys of the observation of other sensors than the robot's own, and of options."""
     own = {name for name, message in SENSOR_MESSAGES.items() if message.of_robot}
     others = [name for name, sensor in contract.sensors.items() if sensor.type not in own]
     fields = {f"{name}_{field}" for name in others for field in contract.sensors[name].fields}

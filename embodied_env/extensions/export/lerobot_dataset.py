@@ -18,8 +18,15 @@ from typing import Any
 import numpy as np
 
 from embodied_env.errors import RecordError, UsageError
-from embodied_env.extensions.export.exported_episodes import EpisodeEnd, EpisodeReader, ExportedStep
-from embodied_env.extensions.export.exported_fields import is_finite, library, named, png
+from embodied_env.extensions.export.exported_episodes import (
+    EpisodeEnd,
+    EpisodeReader,
+    ExportedStep,
+    is_finite,
+    library,
+    named,
+    png,
+)
 from embodied_env.extensions.export.lerobot_columns import (
     ENVIRONMENT,
     Columns,

@@ -20,8 +20,15 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.contract_loader import shipped_files
-from embodied_env.extensions.export.exported_episodes import EpisodeEnd, EpisodeReader, ExportedStep
-from embodied_env.extensions.export.exported_fields import Arrays, Leaves, library, named
+from embodied_env.extensions.export.exported_episodes import (
+    Arrays,
+    EpisodeEnd,
+    EpisodeReader,
+    ExportedStep,
+    Leaves,
+    library,
+    named,
+)
 from embodied_env.record.manifest import name_of_policy, write_json
 
 THE_ACTION = (
@@ -32,10 +39,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*-v\d+")
 
 
 class MinariDataset:
-    """Writes ``data/`` of a dataset with the name of the folder.
-
-    ``-v0`` is added to a name without a version.
-    """
+    """Writes ``data/`` of a dataset named as the folder, with ``-v0`` if that has no version."""
 
     def __init__(self, out: Path, source: EpisodeReader, _files: ExitStack) -> None:
         minari = library("minari")

@@ -10,8 +10,17 @@ from typing import Any
 from numpy.typing import NDArray
 
 from embodied_env.errors import RecordError
-from embodied_env.extensions.export.exported_episodes import EpisodeEnd, EpisodeReader, ExportedStep
-from embodied_env.extensions.export.exported_fields import ArrayField, Arrays, Leaves, library, named, png
+from embodied_env.extensions.export.exported_episodes import (
+    ArrayField,
+    Arrays,
+    EpisodeEnd,
+    EpisodeReader,
+    ExportedStep,
+    Leaves,
+    library,
+    named,
+    png,
+)
 from embodied_env.record.manifest import write_json
 
 _MAX_GROUP_ROWS = 1024

@@ -17,10 +17,9 @@ from embodied_env.core.policy import NoAction
 from embodied_env.core.types import EpisodeStart
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendError, BackendLostError
-from embodied_env.extensions.replay.replay_backend import recorded_contract
+from embodied_env.extensions.replay.row_decoder import RowDecoder
 from embodied_env.record.json_values import to_json_types
-from embodied_env.record.manifest import write_json
-from embodied_env.record.row_decoder import RowDecoder
+from embodied_env.record.manifest import contract_of_manifest, write_json
 from embodied_env.record.row_types import RESET, TransitionRow
 from embodied_env.record.run import Run, read_run
 
@@ -148,7 +147,7 @@ class _Values:
     """Reads the commands and the small fields of all sensors of a row, by the names of their components."""
 
     def __init__(self, run: Run) -> None:
-        self.contract = recorded_contract(run)
+        self.contract = contract_of_manifest(run.manifest)
         self._joints = ActionLayout(self.contract).joints
         self._decoder = RowDecoder(self.contract, run.array)
         self._fields: list[tuple[str, str, list[str]]] = []

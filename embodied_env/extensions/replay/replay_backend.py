@@ -28,8 +28,8 @@ from embodied_env.core.types import (
     check_approved,
 )
 from embodied_env.errors import BackendLostError, BackendNotReadyError, RecordError, TaskError
+from embodied_env.extensions.replay.row_decoder import RowDecoder, frozen_ns
 from embodied_env.record.manifest import contract_of_manifest
-from embodied_env.record.row_decoder import RowDecoder, frozen_ns
 from embodied_env.record.row_types import RESET, TRANSITION, ResetRow, TransitionRow, VerdictRecord
 from embodied_env.record.run import Run, read_run
 from embodied_env.timing.clock import NS_PER_S, Clock, DeadlineCounts
@@ -64,10 +64,7 @@ class RecordedSteps:
         return {} if self.row is None else cast("Mapping[str, int]", self.row["inner"]["stamps_ns"])
 
     def next_reset(self) -> ResetRow:
-        """Move to the next reset and return its row.
-
-        Raises BackendNotReadyError after the last one.
-        """
+        """Move to the next reset, or raise BackendNotReadyError after the last one."""
         self.row = self.external_inputs = None
         while self._next is not None and self._next["schema"] != RESET:
             self._next = next(self._rows, None)
@@ -122,7 +119,7 @@ class ReplayBackend:
         `Recorded` describes the other arguments.
         """
         opened = _opened(run)
-        self.recorded_contract = recorded_contract(opened)
+        self.recorded_contract = contract_of_manifest(opened.manifest)
         self._reader = RowDecoder(self.recorded_contract, opened.array)
         self.playback = RecordedSteps(opened, self._reader)
         self.capabilities = _capabilities(opened)
@@ -135,11 +132,8 @@ class ReplayBackend:
 
     @classmethod
     def find_contract(cls, options: Mapping[str, Any], /) -> Contract:
-        """Return the untrusted contract of the run in `options`.
-
-        Raises like `recorded_contract`.
-        """
-        return recorded_contract(_opened(options["run"]))
+        """Return the untrusted contract of the run in `options`."""
+        return contract_of_manifest(_opened(options["run"]).manifest)
 
     def open(self) -> None:
         """Do nothing."""
@@ -219,17 +213,6 @@ class RecordedTask:
 
 def _opened(run: str | Path | Run) -> Run:
     return run if isinstance(run, Run) else read_run(run)
-
-
-def recorded_contract(run: Run) -> Contract:
-    """Return the untrusted contract of `run` with its files.
-
-    Raises RecordError or ContractError if it has none.
-    """
-    try:
-        return contract_of_manifest(run.manifest)
-    except RecordError as error:
-        raise RecordError(f"{run.path}: {error}") from None
 
 
 def _capabilities(run: Run) -> Capabilities:

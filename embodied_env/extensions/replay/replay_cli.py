@@ -33,10 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay one run.
-
-    Return 1 for a difference, an unclean run, or a task that is not verified.
-    """
+    """Return 1 for a difference, an unclean run, or a task that is not verified."""
     from embodied_env.contract import load_contract
 
     contract = None if args.contract is None else load_contract(args.contract)
@@ -48,8 +45,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"--task {args.task} does not apply to --simulate; name the contract with the task by --contract"
         )
-    from embodied_env.extensions.replay.run_replay import replay_run
-    from embodied_env.extensions.replay.run_simulation import simulate_run
+    from embodied_env.extensions.replay.run_replay import replay_run, simulate_run
 
     path = args.run_directory
     with ProgressBar() as progress:
@@ -68,14 +64,14 @@ def run(args: argparse.Namespace) -> int:
 def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN401 - a Contract or None
     """Compare a policy, and return 1 for an unclean run, but not for different actions."""
     from embodied_env.core.policy import policy_errors
-    from embodied_env.extensions.replay.replay_backend import recorded_contract
     from embodied_env.extensions.replay.run_replay import replay_policy
     from embodied_env.policies.policy_loader import load_policy, policy_accepts
     from embodied_env.record import read_run
     from embodied_env.record.json_values import to_json_types
+    from embodied_env.record.manifest import contract_of_manifest
 
     opened = read_run(args.run_directory)
-    contract = contract or recorded_contract(opened)
+    contract = contract or contract_of_manifest(opened.manifest)
     options = {"backend": str(opened.manifest.get("backend"))} if policy_accepts(args.policy, "backend") else {}
     policy = load_policy(args.policy, contract, policy_file=args.policy_file, trust=args.trust_policy, **options)
     try:

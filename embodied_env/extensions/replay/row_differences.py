@@ -88,10 +88,7 @@ def _value_at(row: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401 - JSON 
 
 
 def _walk(path: str, recorded: Any, replayed: Any, *, is_info: bool = False) -> Iterator[Found]:  # noqa: ANN401
-    """Yield the differences of two values by leaf, except for findings of different kinds, which differ as a whole.
-
-    Keys that wrappers added to ``info`` do not count.
-    """
+    """Yield the differences by leaf, but of findings of different kinds as a whole."""
     is_equal = recorded is replayed or json.dumps(recorded) == json.dumps(replayed)  # -0.0 is not 0.0, and 1 is not 1.0
     if is_equal or path in _NOT_REPLAYED:
         return

@@ -21,9 +21,9 @@ from embodied_env.core.policy import NoAction, PolicyIdentity
 from embodied_env.core.types import EpisodeStart, Snapshot
 from embodied_env.errors import RecordError, UsageError
 from embodied_env.extensions.replay.playback_deviations import PLAYBACK, rehearse
-from embodied_env.extensions.replay.replay_backend import recorded_contract
+from embodied_env.extensions.replay.row_decoder import RowDecoder
 from embodied_env.policies.policy_model import ArraySpec, Inputs, Outputs, PolicyModel
-from embodied_env.record.row_decoder import RowDecoder
+from embodied_env.record.manifest import contract_of_manifest
 from embodied_env.record.row_types import RESET, ResetRow, TransitionRow
 from embodied_env.record.run import Run, read_run
 
@@ -76,7 +76,7 @@ def load_run(location: str, *, part: str | None = None, actions: str = "requeste
 
 def read_episodes(run: Run, actions: str) -> Iterator[RecordedEpisode]:
     """Yield the episodes of a run in order, or raise RecordError for a missing row."""
-    contract = recorded_contract(run)
+    contract = contract_of_manifest(run.manifest)
     decoder, layout = RowDecoder(contract, run.array), ActionLayout(contract)
     joints = MeasuredJoints(contract, layout.joints)
     reset: ResetRow | None = None
@@ -141,7 +141,7 @@ class RunModel(PolicyModel):
     account_name = PLAYBACK
 
     def __init__(self, run: Run, episodes: list[RecordedEpisode], actions: str, *, name: str) -> None:
-        self.contract = recorded_contract(run)
+        self.contract = contract_of_manifest(run.manifest)
         chain = run.manifest.get("chain")
         self.identity = PolicyIdentity(name=name, format="run", sha256=None if chain is None else chain["head"])
         self.inputs, self._layout = None, ActionLayout(self.contract)

@@ -9,19 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract import Contract, FloatArray, load_contract
+from embodied_env.contract.contract_loader import shipped_files
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.code_types import Severity
 from embodied_env.core.policy import NoAction, Policy, PolicyFunction, as_policy, policy_errors, policy_seed
 from embodied_env.core.terminal import NO_PROGRESS, Progress
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendError, ResetNeededError, TaskError, UsageError
-from embodied_env.extensions.replay.replay_backend import recorded_contract
+from embodied_env.extensions.replay.row_decoder import RowDecoder
 from embodied_env.extensions.replay.row_differences import row_differences
 from embodied_env.policies.chunk_execution import ChunkRunner
 from embodied_env.record.arrays import Reference, portable, refer_to
 from embodied_env.record.json_values import to_json_types
-from embodied_env.record.row_decoder import RowDecoder
+from embodied_env.record.manifest import contract_of_manifest
 from embodied_env.record.row_types import RESET, RecordedRow, ResetRow, Row, TransitionRow
 from embodied_env.record.rows import (
     FIELDS,
@@ -115,7 +116,7 @@ def replay_run(
     progress.start("replay", _row_count(run))
     clock = ManualClock() if run.manifest.get("clock") in _VIRTUAL_CLOCKS else SteadyClock()
     options = {"backend": "replay", "run": run, "clock": clock, "task": task, "trust_task": trust_task}
-    return Replayer(run, contract or recorded_contract(run), options).replay_all(progress)
+    return Replayer(run, contract or contract_of_manifest(run.manifest), options).replay_all(progress)
 
 
 class Replayer:
@@ -128,7 +129,7 @@ class Replayer:
     def __init__(self, run: Run, contract: Contract, options: dict[str, Any]) -> None:
         """Make the environment with `options`, in addition to those that the rows need."""
         first = next(run.rows(), None)
-        recorded = recorded_contract(run)
+        recorded = contract_of_manifest(run.manifest)
         has_truth = first is not None and "evaluator" in first["info"]
         plain = replace(contract, blocks={})  # the rows have the output of the action stages
         self._run, self._env = run, EmbodiedEnv(plain, host_timing=True, evaluator_info=has_truth, **options)
@@ -202,10 +203,7 @@ class Replayer:
         )
 
     def _is_compared(self, path: str) -> bool:
-        """Return whether a replay must have the same value at `path`.
-
-        It need not for the values that wrappers returned at a reset.
-        """
+        """Return whether a replay must have the same value, unlike that of a wrapper at a reset."""
         return not (self.result.wrapped and path.startswith("observation"))
 
     def _reset(self, row: ResetRow) -> tuple[Any, Any]:
@@ -314,7 +312,7 @@ def replay_policy(
         raise UsageError(f"invalid tolerance: {tolerance} (expected 0 or more)")
     run = read_run(path)
     progress.start("replay", _row_count(run))
-    contract = recorded_contract(run)
+    contract = contract_of_manifest(run.manifest)
     layout, decoder = ActionLayout(contract), RowDecoder(contract, run.array)
     episodes: list[list[FloatArray | None]] = []
     observation: dict[str, NDArray[Any]] = {}
@@ -363,10 +361,7 @@ def _policy_difference(
 
 
 def _difference(a: Any, b: Any, layout: ActionLayout) -> FloatArray | None:  # noqa: ANN401 - policies return anything
-    """Return the absolute difference of two actions by component.
-
-    It is None where only one is an action, or is malformed.
-    """
+    """Return the difference of two actions, (n_joints,), or None unless both are readable."""
     if isinstance(a, NoAction) and isinstance(b, NoAction):
         return np.zeros(layout.size)
     try:
@@ -388,3 +383,65 @@ def _divergence(episode: int, found: list[FloatArray | None], size: int, toleran
         mean=known.sum(axis=0) / len(known) if len(known) else unknown,
         unreadable=len(found) - len(known),
     )
+
+
+SIMULATORS = ("fake", "mujoco")
+"""Backends with the same results for the same seeds and actions, in the process of the caller."""
+
+_NOT_SIMULATED = (
+    *("inner.stamps_ns", "info.latency", "info.latency_ms"),  # durations of the host
+    *("inner.external_inputs.annotations", "inner.external_inputs.chunk", "info.annotations"),  # accounts of the policy
+    *("inner.instruction", "inner.external_inputs.instruction", "info.instruction"),  # its prompt
+)
+_ARRIVALS = ("arrival_ns", "arrival_system_ns", "arrival_age_s")
+
+
+def simulate_run(path: str | Path, *, contract: Contract | None = None, progress: Progress = NO_PROGRESS) -> Replay:
+    """Simulate a run in lockstep again, and compare up to the first difference.
+
+    The world starts from the recorded seed of each reset and receives the recorded actions. All values are compared bit
+    for bit, except for durations and arrivals on the host, and accounts of the policy.
+
+    Args:
+        path: the run directory.
+        contract: that of the run, which is trusted with its model and task; by default the shipped one of that name.
+        progress: receives how far the simulation has come.
+
+    Raises:
+        RecordError: when it is not a run directory.
+        UsageError: when its backend cannot repeat it, or the contract is another one.
+    """
+    run = read_run(path)
+    backend, delays = run.manifest["backend"], run.manifest["delays"]
+    if backend not in SIMULATORS or run.manifest["pacing"] != "lockstep" or delays is not None:
+        found = f"backend {backend!r}, pacing {run.manifest['pacing']!r}{'' if delays is None else ', injected delays'}"
+        expected = f"one of {', '.join(SIMULATORS)} in lockstep, without injected delays"
+        raise UsageError(f"{run.path} cannot be simulated again: {found} (expected {expected})")
+    return _Simulator(run, _contract_of(run, contract), {"backend": backend}).replay_all(progress)
+
+
+class _Simulator(Replayer):
+    """Steps the backend of a run with its seeds and actions."""
+
+    def _is_compared(self, path: str) -> bool:
+        is_simulated = not path.startswith(_NOT_SIMULATED) and path.rpartition(".")[2] not in _ARRIVALS
+        return is_simulated and super()._is_compared(path)
+
+    def _reset(self, row: ResetRow) -> tuple[Any, Any]:
+        inner = row["inner"]
+        if (seed := inner["seed_applied"]) is None:
+            raise UsageError(f"row {row['row']} has no seed of the world (expected one in each reset)")
+        self._env.seek_episode(None, row["info"]["episode_index"])
+        return self._env.stepper.reset(world_seed=seed, options=inner["options"], seeded=False)
+
+
+def _contract_of(run: Run, given: Contract | None) -> Contract:
+    """Return the given or the shipped contract of the run, without opening or executing a file that the run names."""
+    recorded = contract_of_manifest(run.manifest)
+    if given is None and recorded.name in shipped_files():
+        given = load_contract(recorded.name)
+    if given is not None and given.fingerprint == recorded.fingerprint:
+        return given
+    found = "it is not a shipped one" if given is None else f"fingerprint {given.fingerprint}"
+    expected = f"its contract {recorded.name!r}, fingerprint {recorded.fingerprint}, as contract= or --contract FILE"
+    raise UsageError(f"{run.path} cannot be simulated again: {found} (expected {expected})")

@@ -18,9 +18,8 @@ from embodied_env.extensions.report.charts import Bar, Interval, Line, Marks, li
 from embodied_env.extensions.report.episode_traces import ChunkCurves, EpisodeTrace
 from embodied_env.extensions.report.html_pages import format_number, mapping_of, plural, share_of
 from embodied_env.extensions.report.time_series import Trace
-from embodied_env.record.outcomes import Rate
 from embodied_env.record.run import read_json
-from embodied_env.record.summary import EpisodeOutcome
+from embodied_env.record.summary import EpisodeOutcome, Rate
 
 KINDS = {
     "success": "success",

@@ -29,10 +29,10 @@ from embodied_env.extensions.report.key_frames import can_draw
 from embodied_env.extensions.report.totals import Clocks, Gates, Sensors, Stages, stage_label
 from embodied_env.record import Run
 from embodied_env.record.manifest import contract_of_manifest, world_of, write_text
-from embodied_env.record.outcomes import Outcomes
 from embodied_env.record.row_schema import validate_row
 from embodied_env.record.row_types import RESET, RecordedRow
 from embodied_env.record.run import inspect_run
+from embodied_env.record.summary import Outcomes
 
 REPORT = "report.html"
 """Default name of a report, in its run directory."""

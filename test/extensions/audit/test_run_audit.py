@@ -12,7 +12,7 @@ from shipped_contracts import with_hidden_velocities
 
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.extensions.audit import audit_run
-from embodied_env.extensions.audit.evaluator_leaks import STEPS, LeakDetector
+from embodied_env.extensions.audit.row_history_rules import STEPS, LeakDetector
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record.row_log import LogReader
 from embodied_env.record.row_types import RESET, TRANSITION

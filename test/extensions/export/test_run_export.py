@@ -21,8 +21,7 @@ import embodied_env
 from embodied_env.cli.main import main
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import RecordError, UsageError
-from embodied_env.extensions.export.exported_episodes import EpisodeReader, ExportedStep, open_episodes
-from embodied_env.extensions.export.exported_fields import leaves_of_space
+from embodied_env.extensions.export.exported_episodes import EpisodeReader, ExportedStep, leaves_of_space, open_episodes
 from embodied_env.extensions.export.lerobot_columns import Columns, ColumnStatistics
 from embodied_env.extensions.export.run_export import FORMATS, export_run
 from embodied_env.record import RecordTransitions, read_run
@@ -630,7 +629,7 @@ def test_lerobot_continues_in_the_next_file(run, tmp_path, monkeypatch):
 def test_lerobot_rejects_evaluator_images(seen_run, tmp_path):
     needs("pyarrow")
     source = open_episodes(read_run(seen_run))
-    from embodied_env.extensions.export.exported_fields import ArrayField
+    from embodied_env.extensions.export.exported_episodes import ArrayField
     from embodied_env.extensions.export.lerobot_dataset import LerobotDataset
 
     source.evaluator = {"above.image": ArrayField(dtype="uint8", shape=(4, 4, 3))}

@@ -13,8 +13,7 @@ import embodied_env
 from embodied_env.core.policy import NoAction, find_start
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import UsageError
-from embodied_env.extensions.replay.run_replay import replay_policy
-from embodied_env.extensions.replay.run_simulation import simulate_run
+from embodied_env.extensions.replay.run_replay import replay_policy, simulate_run
 from embodied_env.record import read_run
 
 pytestmark = pytest.mark.needs("evaluation", "explain")

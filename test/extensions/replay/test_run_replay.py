@@ -21,8 +21,7 @@ from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendNotReadyError, PolicyError, RecordError, UsageError
 from embodied_env.extensions.replay import replay_backend
 from embodied_env.extensions.replay.row_differences import row_differences
-from embodied_env.extensions.replay.run_replay import replay_policy, replay_run
-from embodied_env.extensions.replay.run_simulation import simulate_run
+from embodied_env.extensions.replay.run_replay import replay_policy, replay_run, simulate_run
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record.arrays import is_reference, portable, refer_to
 from embodied_env.record.row_types import RESET, TRANSITION

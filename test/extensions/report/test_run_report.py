@@ -30,9 +30,8 @@ from embodied_env.extensions.report.html_pages import POLICY
 from embodied_env.extensions.report.key_frames import MOST_FRAMES, KeyFrames, jpeg_base64
 from embodied_env.extensions.report.run_report import RunStatistics, write_report
 from embodied_env.record import RecordTransitions, read_run
-from embodied_env.record.outcomes import MOST_REASONS, OTHER, Outcomes, Rate
 from embodied_env.record.row_types import RESET, TRANSITION
-from embodied_env.record.summary import EpisodeOutcome
+from embodied_env.record.summary import MOST_REASONS, OTHER, EpisodeOutcome, Outcomes, Rate
 
 pytest.importorskip("jinja2", reason="pages need jinja2, of the extra `report`")
 

@@ -30,7 +30,6 @@ from embodied_env.messages.message_types import message_class
 from embodied_env.record import read_run
 from embodied_env.record.mcap_file import McapRecords
 from embodied_env.record.message_log import read_messages
-from embodied_env.record.row_decoder import RowDecoder
 from embodied_env.ros.embedded_sim.message_encoder import to_message
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.wire.sensor_buffer import SensorReader
@@ -95,7 +94,10 @@ def hashes(snapshot):
     return snapshot.samples["camera"].raw_sha256["image"]
 
 
+@pytest.mark.needs("replay")
 def test_readings_are_bit_identical_in_process_and_over_ros_and_recorded(contract, domain_id, tmp_path):
+    from embodied_env.extensions.replay.row_decoder import RowDecoder
+
     """The record has the hash of each raw image, from which the recorded image follows."""
     results = []
     for backend in ("mujoco", "mujoco_ros"):

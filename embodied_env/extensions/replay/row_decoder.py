@@ -42,9 +42,9 @@ from embodied_env.core.types import (
 )
 from embodied_env.errors import BackendLostError, RecordError
 from embodied_env.record.arrays import is_reference
+from embodied_env.record.row_schema import short_repr
 from embodied_env.record.row_types import RESET, ChunkRecord, ResetRow, SnapshotRecord, TransitionRow
 from embodied_env.record.rows import is_dry_run
-from embodied_env.record.violation import short_repr
 from embodied_env.safety.action_parsing import NO_ACTION, MalformedActionError, parse_action
 from embodied_env.timing.clock import NS_PER_S
 
@@ -180,10 +180,7 @@ class RowDecoder:
         return cast("FloatArray", _vector(inner["report"]["applied_si"]))
 
     def action(self, row: TransitionRow) -> tuple[Any, bool]:
-        """Return the action that the gate received.
-
-        Also return whether it is reconstructed from the gate's report.
-        """
+        """Return the action that the gate received, and whether it is made from the gate's report."""
         inner = row["inner"]
         action, requested = inner["action"], cast("FloatArray", _vector(inner["report"]["requested"]))
         of_form = (found for found in inner["findings"] if found["gate"] == "form")
