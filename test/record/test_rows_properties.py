@@ -139,12 +139,6 @@ def test_finite_floats_keep_every_bit_and_others_are_null(array):
 
 
 @many
-@given(npst.arrays(npst.integer_dtypes() | npst.boolean_dtypes(), npst.array_shapes(max_dims=2, max_side=4)))
-def test_integer_and_boolean_arrays_are_unchanged(array):
-    assert np.array_equal(np.array(strict(json.dumps(to_json_types(array))), dtype=array.dtype), array)
-
-
-@many
 @given(st.lists(st.floats(), min_size=1, max_size=4), st.integers(0, 40))
 def test_plain_values_share_nothing_mutable(values, depth):
     array = np.array(values)

@@ -21,8 +21,7 @@ from gymnasium.wrappers import TimeLimit
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import UsageError
 from embodied_env.record import RecordTransitions, read_run
-from embodied_env.record.run_writer import LossCounter
-from embodied_env.record.writer_thread import MAX_JOBS_IN_LOCKSTEP, WriterThread
+from embodied_env.record.writer_thread import WriterThread
 
 pytestmark = pytest.mark.realtime
 
@@ -204,15 +203,6 @@ def test_fork_runs_all_jobs_and_both_processes_continue():
     assert done == ["before", "parent"]
 
 
-def test_losses_keep_the_first_problem_and_all_counts():
-    losses = LossCounter()
-    assert losses.as_json() == {"complete": True, "lost_rows": 0, "lost_messages": 0}
-    losses.note("first", rows=1)
-    losses.note("second", messages=2)
-    assert losses.problem == "first"
-    assert losses.as_json() == {"complete": False, "lost_rows": 1, "lost_messages": 2}
-
-
 # ------------------------------------------------------------------------------------------------------------- slow disk
 
 
@@ -293,22 +283,6 @@ def test_lockstep_step_waits_only_for_a_full_queue(tmp_path, gate):
     assert read_run(env.path).clean
 
 
-def test_lockstep_queue_is_bounded(tmp_path, gate):
-    gate.set()
-    env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path)
-    env._run.log = SlowDisk(env._run.log, gate)
-    env.reset(seed=1)
-    env.step(STILL)
-    gate.clear()
-    for _ in range(MAX_JOBS_IN_LOCKSTEP):
-        env.step(STILL)
-    threading.Timer(0.05, gate.set).start()
-    env.step(STILL)
-    assert env.flush()
-    assert env.rows_flushed == MAX_JOBS_IN_LOCKSTEP + 3
-    env.close()
-
-
 def rows_of(env):
     """Return the number of rows that a reader finds now."""
     return len(list(read_run(env.path).rows()))
@@ -325,15 +299,6 @@ def test_lockstep_reset_first_and_last_step_flush_their_rows(close_later, tmp_pa
     assert (env.rows_flushed, rows_of(env)) == (21, 21)
     env.reset()
     assert (env.rows_flushed, rows_of(env)) == (22, 22)
-
-
-def test_explicit_flush_writes_all_rows(close_later, tmp_path):
-    env = close_later(RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path))
-    env.reset(seed=1)
-    for count in range(2, 6):
-        env.step(STILL)
-        assert env.flush()
-        assert (env.rows_flushed, rows_of(env)) == (count, count)
 
 
 def test_lockstep_waits_once_for_a_hanging_disk_and_warns(tmp_path, gate):

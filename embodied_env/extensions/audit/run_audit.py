@@ -189,7 +189,7 @@ def audit_run(
     before it, arrays, leaks of the evaluator's readings to the agent, and manifest and summary against the rows.
 
     A leak is a component of the observation, as the outermost wrapper returned it, that equals a component of an
-    evaluator sensor over at least 20 steps in which it varies (`extensions.audit.evaluator_leaks`). ``info`` is not
+    evaluator sensor over at least 20 steps in which it varies (`LeakDetector`). ``info`` is not
     searched: it has the evaluator's readings only with ``evaluator_info=True``.
 
     Raises:

@@ -266,51 +266,32 @@ def foreign(*changes):
     return change
 
 
-def chunked(number, **changes):
-    """Return a change that gives every step the account of a chunk, and the row `number` these values."""
+def annotated(name, account_of, number, changes):
+    """Return a change that gives every step an account, and that of the row `number` these values."""
 
     def change(rows):
         for place, row in enumerate(rows):
             if row["schema"] != RESET:
-                age = row["info"]["step_index"] - 1
-                chunk = {
-                    "mode": "replace",
-                    "id": 0,
-                    "born": 0,
-                    "age": age,
-                    "weight": 1.0,
-                    "length": age + 1,
-                    "older": [],
-                }
-                chunk |= dict.fromkeys(("underruns", "expired", "failed"), 0) | (changes if place == number else {})
-                row["info"]["annotations"] = row["inner"]["external_inputs"]["annotations"] = {"chunk": chunk}
+                account = account_of(row["info"]["step_index"] - 1) | (changes if place == number else {})
+                row["info"]["annotations"] = row["inner"]["external_inputs"]["annotations"] = {name: account}
 
     return change
+
+
+def chunked(number, **changes):
+    place = {"mode": "replace", "id": 0, "born": 0, "weight": 1.0, "older": []}
+    place |= dict.fromkeys(("underruns", "expired", "failed"), 0)
+    return annotated("chunk", lambda age: {**place, "age": age, "length": age + 1}, number, changes)
 
 
 def streamed(number, **changes):
-    """Return a change that gives every step an account of setpoints, and the row `number` these values."""
-
-    def change(rows):
-        for place, row in enumerate(rows):
-            if row["schema"] != RESET:
-                account = {"rate_hz": 100.0, "sent": 1, "worst_gap_s": 0.0} | (changes if place == number else {})
-                row["info"]["annotations"] = row["inner"]["external_inputs"]["annotations"] = {"setpoints": account}
-
-    return change
+    return annotated("setpoints", lambda _: {"rate_hz": 100.0, "sent": 1, "worst_gap_s": 0.0}, number, changes)
 
 
 def gripping(number, **changes):
-    """Return a change that gives every step the account of a gripper, and the row `number` these values."""
-
-    def change(rows):
-        for place, row in enumerate(rows):
-            if row["schema"] != RESET:
-                account = {"goal": 0.5, "state": "reached", "goals_sent": 1} | (changes if place == number else {})
-                row["info"]["annotations"] = {"grippers": {"gripper": account}}
-                row["inner"]["external_inputs"]["annotations"] = row["info"]["annotations"]
-
-    return change
+    """Return a change of the account of one gripper."""
+    account = {"goal": 0.5, "state": "reached", "goals_sent": 1}
+    return annotated("grippers", lambda _: {"gripper": account}, number, {"gripper": account | changes})
 
 
 def with_points(number, change):
@@ -844,8 +825,3 @@ def test_time_limit_truncates_at_the_step_in_the_manifest_only(tmp_path, steps, 
             "row 2: truncated is True (expected False, as the environment returned); changed by an outer wrapper: "
             f"TimeLimit({arguments})"
         )
-
-
-def test_drift_is_reported_once_with_its_size(worlds):
-    (violation,) = audit_run(worlds("slow")).violations
-    assert violation.value == pytest.approx(0.1, abs=0.001)

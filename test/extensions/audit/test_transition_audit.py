@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import functools
 import math
-import re
 import types
 
 import gymnasium
@@ -20,7 +19,6 @@ from embodied_env.core.code_table import GATES
 from embodied_env.core.code_types import Quality
 from embodied_env.core.info_schema import info_schema
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.errors import UsageError
 from embodied_env.extensions.audit import audit_transition
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.timing.clock import ManualClock
@@ -69,19 +67,10 @@ def test_rows_with_numpy_arrays_pass():
     assert audit_transition({**row, "terminated": np.bool_(False), "truncated": np.bool_(True)}) == []
 
 
-@pytest.mark.parametrize("field", PLAIN)
-def test_missing_field_is_reported(field):
-    (problem,) = audit_transition(changed(PLAIN, **{field: ABSENT}))
-    assert (
-        problem
-        == f"{field} is missing (expected in a transition: observation, action, reward, terminated, truncated, info)"
-    )
-
-
-@pytest.mark.parametrize("key", sorted(PLAIN["info"].keys() - {"latency_ms"}))
-def test_missing_info_key_is_reported(key):
-    (problem,) = audit_transition(changed(PLAIN, **{f"info__{key}": ABSENT}))
-    assert problem.startswith(f"info.{key} is missing (expected in the info of a transition: action_clipped")
+@pytest.mark.parametrize("path", [*PLAIN, "info__action_clipped", "info__wrapper_version"])
+def test_missing_field_is_reported(path):
+    (problem,) = audit_transition(changed(PLAIN, **{path: ABSENT}))
+    assert problem.startswith(f"{path.replace('__', '.')} is missing (expected in ")
 
 
 @pytest.mark.parametrize(
@@ -109,11 +98,6 @@ def test_any_finite_number_is_a_valid_reward(reward):
 def test_transition_is_not_both_terminated_and_truncated():
     (problem,) = audit_transition({**PLAIN, "truncated": True})
     assert problem == "terminated and truncated are both true (expected at most one of them)"
-
-
-def test_all_problems_are_reported_together():
-    row = {**changed(PLAIN, action=ABSENT, info__latency_ms=-1.0), "reward": None}
-    assert [problem.split(" is ")[0] for problem in audit_transition(row)] == ["action", "reward", "info.latency_ms"]
 
 
 @pytest.mark.parametrize("schema", ["somebody/1", 5, None])
@@ -276,44 +260,6 @@ def test_missing_key_of_a_recorded_row_is_reported(rows, path):
     assert problem.startswith((f"{path.replace('__', '.')}: missing key", f"{path.replace('__', '.')} is missing"))
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "sentence"),
-    [
-        (
-            "first",
-            {"schema": "embodied_env/transition/2"},
-            "schema is 'embodied_env/transition/2' (expected 'embodied_env/transition/1')",
-        ),
-        (
-            "delayed",
-            {"inner__sensors__joints__header_ns": None},
-            "info.latency.driver_s.joints is 0.002 (expected null",
-        ),
-        (
-            "delayed",
-            {"info__latency__end_to_end_s": None},
-            "info.latency.end_to_end_s is None (expected a duration >= 0",
-        ),
-        (
-            "delayed",
-            {"info__latency__quality__data_age_s__tcp": ABSENT},
-            "info.latency.quality.data_age_s has the sensors ['joints', 'target'] (expected",
-        ),
-        ("first", {"observation__tcp_position": ABSENT}, "observation.tcp_position is None (expected ["),
-    ],
-)
-def test_a_value_that_the_rest_of_the_row_contradicts_is_reported(rows, name, changes, sentence):
-    assert the_problem(changed(rows[name], **changes)).startswith(sentence)
-
-
-@pytest.mark.parametrize("stage", ["driver_s", "queue_s"])
-def test_sensor_stage_that_contradicts_its_stamps_is_reported(rows, stage):
-    problem = the_problem(changed(rows["delayed"], **{f"info__latency__{stage}__joints": 0.9}))
-    assert re.fullmatch(
-        rf"info\.latency\.{stage}\.joints is 0\.9 \(expected the difference of its stamps, \d+ ns\)", problem
-    )
-
-
 CONTRADICTIONS = [  # row, changes, start of the one problem
     ("first", {"truncated": True, "inner__truncated": True}, "inner.truncated is True (expected"),
     ("lost", {"inner__end_reasons": ["tired"]}, "inner.end_reasons[0] is 'tired' (expected"),
@@ -345,15 +291,6 @@ CONTRADICTIONS = [  # row, changes, start of the one problem
 def test_contradiction_is_reported_once(rows, name, changes, sentence):
     assert audit_transition(rows[name]) == []
     assert the_problem(changed(rows[name], **changes)).startswith(sentence)
-
-
-STAGES = ["handoff", "inference", "policy", "gate", "publish", "obs_to_command", "world", "period"]
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_stage_that_contradicts_its_stamps_is_reported(rows, stage):
-    problem = the_problem(changed(rows["second"], **{f"info__latency__{stage}_s": 0.5}))
-    assert problem.startswith(f"info.latency.{stage}_s is 0.5 (expected")
 
 
 def test_rendering_is_at_most_as_long_as_the_stage_that_it_is_part_of(rows):
@@ -482,12 +419,6 @@ def test_image_outside_the_contract_space_is_reported(rows, seeing, image, expec
     assert f"(expected {expected}" in problem
 
 
-def test_image_changed_by_a_wrapper_is_reported_by_its_hash(rows):
-    row = changed(rows["first"], **both("observation__front_image", IMAGE))
-    row["observation"]["front_image"] = {**IMAGE, "sha256": "b" * 64}
-    assert the_problem(row).startswith("observation.front_image.sha256 is 'bbbb")
-
-
 # --------------------------------------------------------------------------------------------------- step results only
 
 
@@ -527,17 +458,3 @@ def test_step_result_without_a_contract_is_checked_by_the_basic_rules(folder):
 
 
 # ------------------------------------------------------------------------------------------------------- real wrappers
-
-
-def test_reset_row_is_not_a_transition(folder, tmp_path):
-    env = RecordTransitions(arm(), tmp_path)
-    env.reset(seed=1)
-    env.close()
-    (row,) = read_run(env.path).resets()
-    assert [problem.split(" is ")[0] for problem in audit_transition(row)][:2] == ["action", "reward"]
-
-
-def test_invalid_option_raises_under_the_recorder(close_later, tmp_path):
-    env = close_later(RecordTransitions(arm(), tmp_path))
-    with pytest.raises(UsageError):
-        env.reset(options={"goal": 1})

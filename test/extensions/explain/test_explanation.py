@@ -7,7 +7,7 @@ import pytest
 import embodied_env
 from embodied_env.backends.fake_backend import ScriptedFault
 from embodied_env.core.code_table import CODE_TABLE
-from embodied_env.core.code_types import AFTER_ESTOP, END_REASONS, Severity
+from embodied_env.core.code_types import AFTER_ESTOP, END_REASONS
 from embodied_env.errors import UsageError
 from embodied_env.extensions.explain import explanation
 
@@ -38,12 +38,6 @@ def test_unchanged_step(env):
     ]
 
 
-def test_refused_action_that_equals_the_braking_is_not_passed(env):
-    info = env.step(np.zeros(6))[4]
-    info["safety"]["disposition"] = Severity.HOLD
-    assert embodied_env.explain(info).splitlines()[1] == "The applied action equals the requested one."
-
-
 def test_a_changed_prompt_is_named_with_the_one_before(env):
     env.unwrapped.instruct("wave")
     assert re.search(
@@ -57,12 +51,6 @@ def test_an_action_from_before_a_new_prompt_is_named_with_its_prompt(env, weight
     account = {"mode": "crossfade", "id": 0, "born": 0, "age": 0, "weight": 1.0, "length": 8, "underruns": 0}
     env.unwrapped.annotate("chunk", account | {"earlier_prompt": {"instruction": "rest", "weight": weight}})
     assert f"{part} was computed with the prompt 'rest', not with 'wave'." in explanation_of(env, np.zeros(6))
-
-
-def test_limited_step_names_joints_and_gate(env):
-    _, changed, gate, *_ = explanation_of(env, np.array([1.0, 0, 0, 0, 0, 0]))
-    assert changed == "The action was changed: j1 from 1 to 0.1222."
-    assert gate == "Gate joint_limits limited the action: acceleration limit (acc.limit: j1)."
 
 
 def test_a_suspect_odometry_is_named_with_its_reason(env):
@@ -102,19 +90,6 @@ def test_reset_and_info_from_json(close_later):
     info = env.step([np.nan] * 6)[4]
     as_json = json.loads(json.dumps(info, default=lambda array: array.tolist()).replace("NaN", "null"))
     assert embodied_env.explain(as_json) == embodied_env.explain(info)
-
-
-def test_late_readings_are_named():
-    env = embodied_env.make("arm_reach", backend="fake", faults=[ScriptedFault(kind="stale", step=2)], clock="virtual")
-    env.reset(seed=1)
-    explanation_of(env, np.zeros(6))
-    lines = explanation_of(env, np.zeros(6))
-    assert "The reading of joints is too old; the observation has one that is 0.05 s old." in lines
-    env.close()
-
-
-def test_partly_finite_action_is_not_used(env):
-    assert "The action was not used." in explanation_of(env, np.array([np.nan, 0, 0.5, 0, 0, 0]))
 
 
 def test_lost_world_leaves_the_execution_of_the_command_open():

@@ -213,15 +213,6 @@ def test_gap_of_a_wrapped_run_can_only_be_cut(tmp_path):
     assert len(steps_of(path, split_at_gaps=True)) == 3
 
 
-def test_evaluator_values_are_exported_only_on_request(run):
-    assert steps_of(run)[0].evaluator == {}
-    reset = next(read_run(run).resets())
-    (step, *_) = steps_of(run, evaluator=True)
-    np.testing.assert_array_equal(
-        step.evaluator["true_distance.range"], reset["inner"]["evaluator"]["true_distance"]["range"]
-    )
-
-
 @pytest.mark.parametrize("kind", FORMATS)
 def test_evaluator_values_are_in_no_file_by_default(run, tmp_path, kind):
     needs(*NEEDS[kind])
@@ -707,12 +698,6 @@ def test_missing_library_error_names_the_extra(run, tmp_path, monkeypatch, capsy
     assert main(["export", str(run), "--format", "parquet", "-o", str(tmp_path / "out")]) == 1
     assert "embodied_env[parquet]" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_export_verb_prints_its_metadata(run, tmp_path, capsys):
-    assert main(["export", str(run), "--format", "jsonl", "-o", str(tmp_path / "out"), "--json"]) == 0
-    output = json.loads(capsys.readouterr().out)
-    assert (output["format"], output["episodes"], output["steps"]) == ("jsonl", 2, 8)
 
 
 @pytest.mark.parametrize(

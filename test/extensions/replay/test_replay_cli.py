@@ -49,14 +49,6 @@ def test_first_difference_is_reported_and_exits_1(path, slower, capsys):
     assert any(line.startswith("  episode 1, step 3: inner.findings[0].") for line in lines)
 
 
-def test_result_as_json(path, slower, capsys):
-    assert main(["replay", str(path), "--contract", str(slower), "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert (found["equal"], found["sound"], found["transitions"], found["reconstructed"]) == (False, False, 2, 1)
-    assert found["difference"]["row"] == 3
-    assert found["difference"]["step"] == 3
-
-
 def test_unclean_run_exits_1(path, capsys):
     file = path / "manifest.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "clean": False}))
@@ -64,13 +56,6 @@ def test_unclean_run_exits_1(path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert "the run is not clean: manifest.json: the run was never closed" in lines
     assert lines[-1] == f"{path}: 3 transitions, all equal"
-
-
-def test_policy_difference_is_reported_and_exits_0(path, capsys):
-    assert main(["replay", str(path), "--policy", "hold"]) == 0
-    out = capsys.readouterr().out
-    assert "first at" in out
-    assert "first in episode 1, step 2" in out
 
 
 def test_policy_replay_as_json(path, capsys):
@@ -88,10 +73,6 @@ def test_policy_replay_as_json(path, capsys):
 def test_usage_error_exits_2(path, capsys, arguments):
     assert main(["replay", *(str(path) if word == "RUN" else word for word in arguments)]) == 2
     assert capsys.readouterr().err.startswith("embodied-env: error: ")
-
-
-def test_negative_tolerance_exits_2(path):
-    assert main(["replay", str(path), "--policy", "hold", "--tolerance", "-1"]) == 2
 
 
 def test_replay_does_not_modify_the_run(path):

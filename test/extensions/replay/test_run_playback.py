@@ -97,11 +97,6 @@ def test_applied_actions_close_a_gripper_as_it_was_closed_and_hold_it_where_it_w
     assert 0.0 < hands[1] < hands[0]
 
 
-def test_one_episode_is_chosen_by_its_number(tmp_path, recorded):
-    path = play(tmp_path, f"run:{recorded}#2", "mujoco", episodes=2)
-    assert commands_of(path) == commands_of(recorded)[STEPS:] * 2
-
-
 def test_another_backend_drives_to_the_recorded_start(tmp_path, recorded):
     path = play(tmp_path, f"run:{recorded}#1", "fake", episodes=1)
     reset = next(read_run(path).resets())
@@ -267,25 +262,10 @@ def test_values_that_no_environment_records_are_refused(tmp_path, recorded, keys
         embodied_env.load_policy(f"run:{copy}", SHORT)
 
 
-def test_an_episode_as_an_option_is_refused(recorded):
-    with pytest.raises(UsageError, match=r"unknown option .*: 'part'"):
-        embodied_env.load_policy(f"run:{recorded}?part=2", SHORT)
-
-
 @pytest.mark.parametrize("part", ["0", "3", "-1", "x", ""])
 def test_an_unknown_episode_is_refused(recorded, part):
     with pytest.raises(UsageError, match=f"no such episode of the run .*: {part!r} "):
         load_run(str(recorded), part=part)
-
-
-def test_unknown_actions_are_refused(recorded):
-    with pytest.raises(UsageError, match="unknown actions of a recorded run: 'sent'"):
-        load_run(str(recorded), actions="sent")
-
-
-def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(RecordError, match="not a run directory"):
-        load_run(str(tmp_path))
 
 
 def test_a_start_outside_the_limits_is_refused_with_the_distance(recorded):

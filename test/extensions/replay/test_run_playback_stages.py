@@ -133,12 +133,6 @@ def test_a_simulation_of_the_run_does_not_make_the_stage_again(contract, recorde
     assert made() == before
 
 
-def test_an_evaluation_that_only_plays_runs_makes_no_stage(tmp_path, contract, recorded, made):
-    before = made()
-    evaluate(contract, f"run:{recorded}#1", tmp_path / "played")
-    assert made() == before
-
-
 def test_an_environment_without_its_stages_plays_recorded_episodes_only(contract):
     with EmbodiedEnv(contract, backend="fake", action_stages=None) as env:
         with pytest.raises(UsageError, match=r"action stages not made: mirror .*omit action_stages=None"):
