@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar, cast
 
@@ -68,6 +68,12 @@ def make_violation(rule: str, field: str, value: object, text: str) -> Violation
 def wrong_value(rule: str, field: str, value: object, expected: str) -> Violation:
     """Return a violation that reads "FIELD is VALUE (expected EXPECTED)"."""
     return make_violation(rule, field, value, f"{field} is {short_repr(value)} (expected {expected})")
+
+
+def check_equal(rule: str, field: str, value: object, wanted: object, why: str) -> Iterator[Violation]:
+    """Yield a violation unless `value` is the wanted one, for the reason in `why`."""
+    if value != wanted:
+        yield wrong_value(rule, field, value, f"{short_repr(wanted)}{why}")
 
 
 def short_repr(value: object) -> str:

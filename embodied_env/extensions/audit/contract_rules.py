@@ -19,7 +19,7 @@ from embodied_env.core.code_table import GATES
 from embodied_env.core.code_types import Quality, Severity, end_kind
 from embodied_env.extensions.audit.latency_rules import USABLE, is_free_running, to_ns
 from embodied_env.record.arrays import is_reference
-from embodied_env.record.row_schema import Violation, make_violation, short_repr, wrong_value
+from embodied_env.record.row_schema import Violation, check_equal, make_violation, short_repr, wrong_value
 from embodied_env.record.row_types import RESET, ReferenceRecord, ResetRow, StepRow, TransitionRow
 from embodied_env.safety.joint_limits import joint_bounds, limit_violation
 from embodied_env.timing.clock import NS_PER_S
@@ -50,9 +50,8 @@ def reference_of(row: TransitionRow) -> ReferenceRecord | None:
 
 
 def _check_fingerprint(row: StepRow | ResetRow, contract: Contract) -> Iterator[Violation]:
-    if (named := row["info"]["contract"]) != contract.fingerprint:
-        expected = f"{contract.fingerprint}, the fingerprint of {contract.name}"
-        yield wrong_value("contract.fingerprint", "info.contract", named, expected)
+    named, why = row["info"]["contract"], f", the fingerprint of {contract.name}"
+    yield from check_equal("contract.fingerprint", "info.contract", named, contract.fingerprint, why)
 
 
 def _check_observation(row: StepRow, contract: Contract) -> Iterator[Violation]:
@@ -145,8 +144,7 @@ def _check_time_remaining(row: StepRow, contract: Contract) -> Iterator[Violatio
     if episode.kind != "finite_horizon" or not isinstance(observation, dict) or TIME_REMAINING not in observation:
         return
     left = max(0, episode.horizon_steps - row["info"]["step_index"]) / episode.horizon_steps
-    if (reported := observation[TIME_REMAINING]) != [left]:
-        yield wrong_value("time_limit.remaining", f"{where}.{TIME_REMAINING}", reported, f"[{left}]")
+    yield from check_equal("time_limit.remaining", f"{where}.{TIME_REMAINING}", observation[TIME_REMAINING], [left], "")
 
 
 def _check_applied_actions(row: StepRow, contract: Contract) -> Iterator[Violation]:
@@ -241,8 +239,7 @@ def _check_driver_commands(row: StepRow, contract: Contract) -> Iterator[Violati
     if list(applied) != list(layout.joints):  # reported by the rule of its space
         return
     wanted = layout.driver_values(np.array([*applied.values()])) if layout.in_driver_units else {}
-    if found != wanted:
-        yield wrong_value("driver.command", "info.action.applied_driver", found, f"{wanted}, by applied_si")
+    yield from check_equal("driver.command", "info.action.applied_driver", found, wanted, ", by applied_si")
 
 
 def _check_driver_readings(row: StepRow | ResetRow, contract: Contract) -> Iterator[Violation]:

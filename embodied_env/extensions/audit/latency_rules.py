@@ -11,7 +11,7 @@ from typing import Any
 
 from embodied_env.core.code_types import Quality
 from embodied_env.core.info_schema import host_keys
-from embodied_env.record.row_schema import Violation, make_violation, wrong_value
+from embodied_env.record.row_schema import Violation, check_equal, make_violation, wrong_value
 from embodied_env.record.row_types import ReturnedRow, StepRecord, StepRow, TransitionRow
 from embodied_env.timing.clock import NS_PER_S
 
@@ -91,8 +91,7 @@ def _check_total(row: StepRow) -> Iterator[Violation]:
     sum_ns = sum(to_ns(latency[f"{part}_s"]) for part in _PARTS)
     if sum_ns != total_ns:
         yield wrong_value("latency.total", where, latency["obs_to_command_s"], f"{' + '.join(_PARTS)}, {sum_ns} ns")
-    if (recorded := row["info"]["latency_ms"]) != total_ns / 1e6:
-        yield wrong_value("latency.total", "info.latency_ms", recorded, f"{where}, {total_ns} ns")
+    yield from check_equal("latency.total", "info.latency_ms", row["info"]["latency_ms"], total_ns / 1e6, f", {where}")
 
 
 def _check_sensor_stages(row: TransitionRow) -> Iterator[Violation]:

@@ -15,7 +15,7 @@ from embodied_env.contract.spaces import ActionLayout, FieldLayout, field_layout
 from embodied_env.core.code_types import Severity, end_kind
 from embodied_env.extensions.audit.contract_rules import end_reasons, observed, reference_of
 from embodied_env.extensions.audit.latency_rules import USABLE, is_free_running, to_ns
-from embodied_env.record.row_schema import Violation, make_violation, wrong_value
+from embodied_env.record.row_schema import Violation, check_equal, make_violation, wrong_value
 from embodied_env.record.row_types import RESET, ReferenceRecord, ResetRow, StepRow
 from embodied_env.timing.clock import NS_PER_S
 
@@ -31,16 +31,11 @@ _EXPLAINED_SHARE = 0.9  # share of the time between two commands
 def _check_stamp_chain(before: AnyRow, row: StepRow, _: MaybeContract) -> Iterator[Violation]:
     if row["inner"] is None or before["schema"] == RESET or before["inner"] is None:
         return
-    earlier, now = before["inner"]["stamps_ns"], row["inner"]["stamps_ns"]
-    stamps_ns = {
-        "observed": (earlier["observed"], now["previous_observed"]),
-        "entered": (earlier["entered"], now["previous_entered"]),
-    }
-    for name, (earlier_ns, stamp_ns) in stamps_ns.items():
-        if stamp_ns != earlier_ns:
-            expected = f"{earlier_ns}, {name} of the previous step"
-            yield wrong_value("stamps.chain", f"inner.stamps_ns.previous_{name}", stamp_ns, expected)
-            return
+    earlier: Mapping[str, Any] = before["inner"]["stamps_ns"]
+    now: Mapping[str, Any] = row["inner"]["stamps_ns"]
+    for name in ("observed", "entered"):
+        stamp_ns, where = now[f"previous_{name}"], f"inner.stamps_ns.previous_{name}"
+        yield from check_equal("stamps.chain", where, stamp_ns, earlier[name], f", {name} of the previous step")
 
 
 def _check_origin(before: AnyRow, row: StepRow, _: MaybeContract) -> Iterator[Violation]:
@@ -177,9 +172,8 @@ def _check_observed_options(before: AnyRow, row: StepRow, contract: MaybeContrac
         return
     for name, option in contract.reset_options.items():
         if option.observed and name in now and name in earlier:
-            expected = earlier[name] if isinstance(earlier[name], list) else [earlier[name]]
-            if now[name] != expected:
-                yield wrong_value("option.observed", f"{where}.{name}", now[name], f"{expected}, as drawn at the reset")
+            drawn = earlier[name] if isinstance(earlier[name], list) else [earlier[name]]
+            yield from check_equal("option.observed", f"{where}.{name}", now[name], drawn, ", as drawn at the reset")
 
 
 def _check_reset_readings(before: AnyRow, row: StepRow, contract: MaybeContract) -> Iterator[Violation]:

@@ -26,6 +26,7 @@ from embodied_env.record.json_values import to_json_types
 from embodied_env.record.row_schema import (
     Validated,
     Violation,
+    check_equal,
     make_violation,
     short_repr,
     validate_as,
@@ -170,15 +171,12 @@ def _check_ending(row: StepRow) -> Iterator[Violation]:
     flags: Mapping[str, Any] = row["inner"] or row
     reason = next(iter(end_reasons(row)), "")
     for flag, kinds in (("terminated", TERMINATED_REASONS), ("truncated", TRUNCATED_REASONS)):
-        if flags[flag] != (end_kind(reason) in kinds):
-            expected = f"{not flags[flag]} for the end reason {reason!r}"
-            yield wrong_value("ending.flags", f"{where}{flag}", flags[flag], expected)
-    if info["end_reason"] != reason:
-        expected = f"{reason!r}, the first of inner.end_reasons"
-        yield wrong_value("ending.reason", "info.end_reason", info["end_reason"], expected)
-    if info["is_success"] != (reason == "success"):
-        expected = f"{reason == 'success'} for the end reason {reason!r}"
-        yield wrong_value("ending.success", "info.is_success", info["is_success"], expected)
+        is_end = end_kind(reason) in kinds
+        yield from check_equal("ending.flags", f"{where}{flag}", flags[flag], is_end, f" for the end reason {reason!r}")
+    why = ", the first of inner.end_reasons"
+    yield from check_equal("ending.reason", "info.end_reason", info["end_reason"], reason, why)
+    why = f" for the end reason {reason!r}"
+    yield from check_equal("ending.success", "info.is_success", info["is_success"], reason == "success", why)
 
 
 def _check_end_reasons(row: TransitionRow) -> Iterator[Violation]:
@@ -190,10 +188,11 @@ def _check_end_reasons(row: TransitionRow) -> Iterator[Violation]:
 def _check_reset_verdict(row: ResetRow) -> Iterator[Violation]:
     solved = solved_at_reset(row["inner"])
     reset = row["info"]["reset"]
-    flags = {"judged": (reset["judged"], solved is not None), "solved": (reset["solved"], solved is True)}
-    for key, (reported, expected) in flags.items():
-        if reported != expected:
-            yield wrong_value("reset.solved", f"info.reset.{key}", reported, f"{expected}, as in inner.verdict")
+    for key, reported, wanted in (
+        ("judged", reset["judged"], solved is not None),
+        ("solved", reset["solved"], solved is True),
+    ):
+        yield from check_equal("reset.solved", f"info.reset.{key}", reported, wanted, ", as in inner.verdict")
 
 
 def warn_solved_in_place(row: ResetRow) -> Iterator[Violation]:
@@ -217,16 +216,15 @@ def _check_gates(row: TransitionRow) -> Iterator[Violation]:
         "inner.report.disposition": (disposition, Severity(max(severity)).name),
     }
     for where, (reported, found) in expected.items():
-        if reported != found:
-            yield wrong_value("gates.account", where, reported, f"{found} from inner.findings")
+        yield from check_equal("gates.account", where, reported, found, " from inner.findings")
 
 
 def _check_gates_of_info(row: StepRow) -> Iterator[Violation]:
     """Check that the disposition is the most severe of the gates, and that a gate has a code if it fired."""
     safety = row["info"]["safety"]
-    if safety["disposition"] != (most := max(safety["severity"])):
-        expected = f"{most}, the most severe of info.safety.severity"
-        yield wrong_value("gates.account", "info.safety.disposition", safety["disposition"], expected)
+    why = ", the most severe of info.safety.severity"
+    where = "info.safety.disposition"
+    yield from check_equal("gates.account", where, safety["disposition"], max(safety["severity"]), why)
     for gate, level, code in zip(GATES, safety["severity"], safety["code"], strict=True):
         if (code == 0 and level > 0) or (code > 0 and level == 0 and gate not in _REPORTING):
             text = f"info.safety.code of {gate} is {code} at severity {level} (expected both 0, or neither)"
@@ -264,14 +262,10 @@ def _check_report(row: TransitionRow) -> Iterator[Violation]:
     report: Mapping[str, Any] = row["inner"]["report"]
     for part, keys in (("action", ("requested", "applied", "applied_si")), ("safety", ("dt_s", "guaranteed"))):
         for key in keys:
-            value = info[part][key]
-            if (value := _flat(value) if part == "action" else value) != report[key]:
-                expected = f"{short_repr(report[key])}, as in inner.report"
-                yield wrong_value("action.account", f"info.{part}.{key}", value, expected)
-    noted = row["inner"]["external_inputs"].get("annotations", {})
-    if (shown := info.get("annotations", {})) != noted:
-        expected = f"{short_repr(noted)}, as in inner.external_inputs"
-        yield wrong_value("annotations.account", "info.annotations", shown, expected)
+            value = _flat(info[part][key]) if part == "action" else info[part][key]
+            yield from check_equal("action.account", f"info.{part}.{key}", value, report[key], ", as in inner.report")
+    noted, shown = row["inner"]["external_inputs"].get("annotations", {}), info.get("annotations", {})
+    yield from check_equal("annotations.account", "info.annotations", shown, noted, ", as in inner.external_inputs")
 
 
 def _flat(action: Any) -> list[Any]:  # noqa: ANN401 - one vector, or a dict of vectors or of numbers
