@@ -24,18 +24,14 @@ InitialConditions = tuple[int, str, int]
 
 
 class EndedEpisode(NamedTuple):
-    """Result of an episode.
-
-    `sampled` is the hash of the draws of its reset, `rated` is whether it counts in the success rates, `reward` its
-    return, and `instruction` its prompt.
-    """
+    """Result of an episode."""
 
     success: bool
     truncated: bool
-    sampled: str
-    rated: bool
-    reward: float
-    instruction: str
+    sampled: str  # hash of the draws of its reset
+    rated: bool  # counts in the success rates
+    reward: float  # its return
+    instruction: str  # its prompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,19 +52,12 @@ class Pairing:
 
 
 class Episodes:
-    """Ended episodes of a run by initial conditions.
-
-    Attributes:
-        began: position of the first `MOST_EPISODES` episodes in the run, from 0, ended or not.
-        ended: those of them that ended.
-        count: how many ended.
-        unseeded: how many of these had no seed.
-    """
+    """Episodes of a run by initial conditions."""
 
     def __init__(self) -> None:
-        self.began: dict[InitialConditions, int] = {}
-        self.ended: dict[InitialConditions, EndedEpisode] = {}
-        self.count = self.unseeded = 0
+        self.began: dict[InitialConditions, int] = {}  # position in the run, from 0, ended or not
+        self.ended: dict[InitialConditions, EndedEpisode] = {}  # those of the first `MOST_EPISODES` that ended
+        self.count = self.unseeded = 0  # ended ones, and those of them without a seed
         self._resets = 0
         self._seen: Counter[tuple[int, str]] = Counter()
         self._conditions: InitialConditions | None = None
@@ -119,10 +108,7 @@ def pair_episodes(a: Episodes, b: Episodes) -> Pairing:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A success rate in A and in B, of all episodes or of those with one prompt.
-
-    The difference B - A has 95 % intervals.
-    """
+    """A success rate in A and in B, of all episodes or one prompt, with 95 % intervals of B - A."""
 
     key: str  # key of the rate in ``summary.json``; ``instructions`` for that of a prompt
     how: str  # what the rate is of

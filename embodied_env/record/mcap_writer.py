@@ -54,10 +54,7 @@ Piece = bytes | memoryview
 
 
 def check_log_libraries(compression: str = DEFAULT_COMPRESSION) -> None:
-    """Raise an error for a compression that is not available.
-
-    It is UsageError for an unknown one, and MissingDependencyError if a library is not installed.
-    """
+    """Raise UsageError for an unknown compression, or MissingDependencyError for a library."""
     if compression not in COMPRESSIONS:
         raise UsageError(f"unknown compression {compression!r} (expected one of: {', '.join(COMPRESSIONS)})")
     _library("mcap.records")
@@ -67,15 +64,11 @@ def check_log_libraries(compression: str = DEFAULT_COMPRESSION) -> None:
 
 
 class McapFile:
-    """Writes a file in chunks and locks it until it is closed.
-
-    It refuses further writes after a failed one.
+    """Writes a file in chunks and locks it until it is closed, and refuses writes after a failed one.
 
     Attributes:
-        path: the file.
         problem: why further writes are refused, or "".
         flushed: offset after the last byte passed to the operating system.
-        chunk_count: the number of chunks that were written.
     """
 
     def __init__(
@@ -307,20 +300,13 @@ class _Guard:
 
 
 class _Chunk:
-    """The messages of one chunk.
-
-    Attributes:
-        pieces: the content; no piece is copied.
-        size: its size in bytes.
-        entries: log time and offset of each message, by channel.
-        times: earliest and latest log time.
-    """
+    """The messages of one chunk."""
 
     def __init__(self) -> None:
-        self.pieces: list[Piece] = []
-        self.size = 0
-        self.entries: dict[int, array[int]] = {}
-        self.times = (2**64 - 1, 0)
+        self.pieces: list[Piece] = []  # none is copied
+        self.size = 0  # in bytes
+        self.entries: dict[int, array[int]] = {}  # log time and offset of each message, by channel
+        self.times = (2**64 - 1, 0)  # earliest and latest log time
 
     def add(self, channel_id: int, log_ns: int, pieces: Sequence[Piece]) -> None:
         self.entries.setdefault(channel_id, array("Q")).extend((log_ns, self.size))

@@ -24,8 +24,8 @@ from embodied_env.processes.signals import close_at_exit, deferred_signals, exit
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.manifest import RecordableEnv, processes, start_of_manifest, write_json
 from embodied_env.record.mcap_writer import DEFAULT_COMPRESSION, check_log_libraries
-from embodied_env.record.row_log import ChainRecord, start_of_chain
-from embodied_env.record.row_types import Row
+from embodied_env.record.row_log import start_of_chain
+from embodied_env.record.row_types import ChainRecord, Row
 from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET
 from embodied_env.record.run_writer import MANIFEST, LossCounter, PendingRow, RunWriter, remove_run
 from embodied_env.record.writer_thread import FLUSH_PERIOD_S, GATHER_S, MAX_JOBS, MAX_JOBS_IN_LOCKSTEP, WriterThread

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -32,7 +32,7 @@ from embodied_env.record.arrays import (
 )
 from embodied_env.record.mcap_file import McapRecords, StoredRecord, read_chunk
 from embodied_env.record.mcap_writer import DEFAULT_COMPRESSION, McapFile, Piece
-from embodied_env.record.row_types import RESET, TRANSITION
+from embodied_env.record.row_types import RESET, TRANSITION, ChainRecord
 
 CHANNELS = {"transition": TRANSITION, "reset": RESET}
 """Topic -> the name of the schema of its rows."""
@@ -50,18 +50,10 @@ _DECODED_CHUNKS = 2  # chunks of the arrays read last
 
 
 class LogWriter:
-    """Writes rows in order, and raises RecordError for a failed write and each later one.
-
-    Earlier rows are kept.
-
-    Attributes: chain: the hash chain of the rows so far.
-    """
+    """Writes rows in order, and raises RecordError for a failed write and each later one."""
 
     def __init__(self, path: Path, *, start: str = "", compression: str = DEFAULT_COMPRESSION) -> None:
-        """Create the log, or raise RecordError.
-
-        The first row has the hash `start` in the chain.
-        """
+        """Create the log, whose first row has the hash `start` in the chain, or raise RecordError."""
         self.chain = RowChain(start)
         self._file = McapFile(path, compression=compression, is_hashed=True)
         self._stored: set[str] = set()  # hashes of the arrays in the log
@@ -92,10 +84,7 @@ class LogWriter:
         return len(self._ends)
 
     def append(self, topic: str, data: bytes, *, number: int, log_time_ns: int) -> None:
-        """Append row `number`, with the links of its chain, to `topic` without flushing.
-
-        Raises RecordError for a row that readers would refuse, which is not written.
-        """
+        """Append a linked row without flushing, or raise RecordError for one that readers would refuse."""
         if len(data) >= MOST_VALUES and (count := count_values(data)) > MOST_VALUES:
             raise RecordError(f"row {number} has {count} values (expected at most {MOST_VALUES})")
         try:
@@ -262,14 +251,11 @@ class LogReader:
 
 
 class _Arrays:
-    """The arrays of one file, which is searched once and whose newest chunks read are kept.
-
-    Attributes: places: offset of the chunk, and in it offset and size of the bytes of each array, by their hash.
-    """
+    """The arrays of one file, which is searched once and whose newest chunks read are kept."""
 
     def __init__(self, path: Path) -> None:
         self._chunk = functools.lru_cache(_DECODED_CHUNKS)(functools.partial(read_chunk, path))
-        self.places: dict[str, tuple[int | None, int, int]] = {}
+        self.places: dict[str, tuple[int | None, int, int]] = {}  # chunk, and in it offset and size, by hash
         for stored in McapRecords(path).messages():
             if (found := find_stored_array(stored)) is not None:
                 data = stored.record.data
@@ -288,14 +274,6 @@ PREVIOUS, LOG_TIME = "previous_sha256", "log_time_ns"
 _STATED = ("run_id", "started_utc", "backend")
 
 
-class ChainRecord(TypedDict):
-    """``chain`` of a manifest."""
-
-    head: str  # SHA-256 of the last row, or of the start without rows
-    rows: int
-    resets: int
-
-
 def start_of_chain(manifest: Mapping[str, Any]) -> str:
     """Return the hash of name, start, backend and contract, which the first row has."""
     contract = manifest.get("contract")
@@ -312,20 +290,16 @@ def describe_chain(manifest: Mapping[str, Any]) -> str:
 
 
 class RowChain:
-    """Makes the chain of rows that are written, and checks that of rows that are read.
+    """Makes or checks the chain, in which each row has the hash of the one before it.
 
-    Attributes:
-        head: hash of the last row, or the start without rows; "" if the rows have no chain.
-        start: hash that the first row has; "" without rows, or in a run from before there were chains.
-        rows: how many there are.
-        resets: how many of them are resets.
-        problem: first row that does not fit, or "".
+    The first row has the hash of name, start, contract and backend of the run. References cover the arrays.
     """
 
     def __init__(self, start: str = "") -> None:
-        self.head = self.start = start
+        self.start = start  # hash in the first row, "" without rows, or in a run from before there were chains
+        self.head = start  # hash of the last row, or the start without rows, "" without a chain
         self.rows = self.resets = 0
-        self.problem = ""
+        self.problem = ""  # first row that does not fit
 
     def link(self, data: bytes, log_time_ns: int) -> bytes:
         """Return a row, as JSON, with the fields that link it to the previous one."""
@@ -340,10 +314,7 @@ class RowChain:
         self.resets += is_reset
 
     def check(self, row: Any, data: bytes, log_time_ns: int | None, schema: str) -> None:  # noqa: ANN401 - JSON types
-        """Add a row that was read, with the time of its message and schema of its topic.
-
-        The row is given as JSON types and as text. A time of None means that the message has two.
-        """
+        """Add a row as JSON types and text, with the one time of its message, or None, and the schema of its topic."""
         fields = row if isinstance(row, dict) else {}
         previous = fields.get(PREVIOUS, "")
         if not self.rows:

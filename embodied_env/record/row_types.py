@@ -147,15 +147,11 @@ class DelayRecord(TypedDict):
 
 
 class ChunkRecord(TypedDict):
-    """An action chunk, whose actions are float64 of shape (n, n_joints).
-
-    They are in contract order (`embodied_env.core.types.ActionChunk`). Action i is for step ``born + 1 + i`` of the
-    episode. ``info.annotations.chunk`` has its age and its weight.
-    """
+    """`embodied_env.core.types.ActionChunk`, whose action i is for step ``born + 1 + i`` of the episode."""
 
     id: WholeNumber
     born: WholeNumber
-    actions: ArrayReference
+    actions: ArrayReference  # float64 of shape (n, n_joints), in contract order
 
 
 class InputsRecord(TypedDict):
@@ -391,8 +387,10 @@ class _LossesRecord(TypedDict):
     lost_messages: WholeNumber
 
 
-class _ChainRecord(TypedDict):
-    head: Sha256
+class ChainRecord(TypedDict):
+    """``chain`` of a manifest."""
+
+    head: Sha256  # of the last row, or of the start without rows
     rows: WholeNumber
     resets: WholeNumber
 
@@ -417,7 +415,7 @@ class Manifest(TypedDict):
     ended_utc: str | None
     pacing: str | None
     rows_sha256: NotRequired[str | None]
-    chain: NotRequired[Annotated[_ChainRecord, OPEN] | None]
+    chain: NotRequired[Annotated[ChainRecord, OPEN] | None]
     contract: Annotated[_ContractRecord, OPEN]
     capabilities: Annotated[_CapabilitiesRecord, OPEN] | None
     task: NotRequired[Any]

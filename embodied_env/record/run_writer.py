@@ -45,14 +45,10 @@ def remove_run(path: Path, made_for_it: Sequence[Path] = ()) -> None:
 
 
 class RowArrays:
-    """The arrays that one row refers to, each hashed and stored once.
-
-    Attributes:
-        found: the arrays in portable form, with their references.
-    """
+    """The arrays that one row refers to, each hashed and stored once."""
 
     def __init__(self) -> None:
-        self.found: list[tuple[Reference, NDArray[Any]]] = []
+        self.found: list[tuple[Reference, NDArray[Any]]] = []  # in portable form
 
     def keep(self, array: NDArray[Any]) -> Reference:
         """Return the reference to an array that never changes."""
@@ -72,13 +68,10 @@ class RowArrays:
 
 
 class PendingRow(NamedTuple):
-    """A row to be written.
-
-    `parts` are JSON without the braces, or functions that return fields encoded later.
-    """
+    """A row to be written."""
 
     topic: str
-    parts: Sequence[bytes | Callable[[], Row]]
+    parts: Sequence[bytes | Callable[[], Row]]  # JSON without the braces, or fields that are encoded later
     arrays: RowArrays
     number: int
     now_ns: int
@@ -86,16 +79,7 @@ class PendingRow(NamedTuple):
 
 
 class RunWriter:
-    """Writes into one run directory, and counts failures as losses once it is open.
-
-    Losses do not stop the robot. It never raises once it is open.
-
-    Attributes:
-        path: the run directory.
-        losses: rows and messages that could not be written, and why.
-        summary: of all rows, including lost ones.
-        log: the rows on disk.
-    """
+    """Writes into one run directory, and counts failures as losses once it is open, so that the robot goes on."""
 
     def __init__(
         self,
@@ -109,16 +93,11 @@ class RunWriter:
     ) -> None:
         """Create the logs in `path`, or raise RecordError.
 
-        Args:
-            path: the run directory.
-            evaluator: the sensors visible only to the evaluator.
-            messages: whether to log raw messages.
-            encodes_at_once: `encode_step` encodes rows without images; otherwise `write` encodes their accounts.
-            start: hash that the first row has in the chain of the rows.
-            compression: of the chunks of both logs.
+        `evaluator` names the sensors visible only to it, and `start` is the hash in the first row. `encode_step`
+        encodes rows without images if `encodes_at_once`, otherwise `write` encodes their accounts.
         """
         self.losses = LossCounter()
-        self.summary = Summary()
+        self.summary = Summary()  # of all rows, including lost ones
         self.path, self._evaluator = path, evaluator
         self.log = LogWriter(path / LOG, start=start, compression=compression)
         self._messages = MessageLog(path / MESSAGES, compression=compression) if messages else None

@@ -19,16 +19,8 @@ from embodied_env.record.row_types import RESET, TRANSITION, RecordedReset, Reco
 from embodied_env.record.rows import by_sensor, has_missed_action, held_readings, stopped_joints
 
 _INFO_KEYS = (
-    "latency",
-    "action_clipped",
-    "annotations",
-    "end_reason",
-    "instruction",
-    "is_success",
-    "safety",
-    "sensors",
-    "step_index",
-    "world",
+    *("latency", "action_clipped", "annotations", "end_reason", "instruction"),
+    *("is_success", "safety", "sensors", "step_index", "world"),
 )
 
 MOST_INSTRUCTIONS = 200
@@ -61,17 +53,15 @@ class EpisodeOutcome:
     def instruction(self) -> str:
         """The prompt, "" without one, or "first → next" if it was changed.
 
-        A changed prompt is a condition of its own. Of more than `_MOST_PROMPTS` the first ones and the last one are
-        named.
+        A changed prompt is a condition of its own.
         """
         return " → ".join(self.prompts)
 
     @property
     def kind(self) -> str:
-        """The end of the episode in one word, such as "success", "failure" or "stopped".
+        """The end in one word: "success", "failure", "time" (limit), "stopped", "apart", "cut" (no end).
 
-        The words are "success", "failure", "time" (its limit), "stopped", "apart" and "cut". "stopped" is otherwise
-        truncated, "apart" is in no success rate, and "cut" has no end.
+        "stopped" is otherwise truncated, and "apart" is in no success rate.
         """
         if not self.ended or self.apart:
             return "apart" if self.apart else "cut"
@@ -91,18 +81,13 @@ class EpisodeOutcome:
 class Summary:
     """Computes the counts and latency percentiles of ``summary.json`` from rows in order.
 
-    The counts are those of episodes, steps and outcomes. An episode ends when the outermost wrapper ends it, and one
-    that was cut short counts as unfinished.
-
-    Attributes:
-        episode: the newest one.
-        latency: of all steps.
+    An episode ends when the outermost wrapper ends it, and one that was cut short counts as unfinished.
     """
 
     def __init__(self) -> None:
-        self.episode: EpisodeOutcome | None = None
+        self.episode: EpisodeOutcome | None = None  # the newest one
         self._resets = 0
-        self.latency = LatencyStatistics()
+        self.latency = LatencyStatistics()  # of all steps
         self._returns: list[float] = []
         self._counts: Counter[str] = Counter()
         self._end_reasons: Counter[str] = Counter()

@@ -46,7 +46,7 @@ class CommandDeviations:
         self.changed: list[dict[str, Any]] = []  # index and codes of each step with another command
 
     def add(self, index: int, command: FloatArray, recorded: FloatArray, codes: Sequence[str]) -> None:
-        """Compare the command of a step, of which `codes` are the findings of the gate."""
+        """Compare the command of a step with these findings of the gate."""
         self.steps += 1
         if command.tobytes() != recorded.tobytes():
             is_rounded = np.allclose(command, recorded, rtol=_ROUNDING, atol=_ROUNDING)

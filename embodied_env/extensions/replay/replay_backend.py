@@ -38,25 +38,17 @@ _OVERRIDDEN = {"seedable": False, "pausable": False, "state_query": False, "reop
 
 
 class RecordedSteps:
-    """The rows of a run as a `ReplaySource`, one step at a time.
-
-    Attributes:
-        row: the current step, or None.
-        pacer: deadline counts of that step.
-        frozen_ns: when the snapshot of the last reset was frozen.
-        reset_verdict: recorded verdict of the task on that snapshot; None: not judged.
-    """
+    """The rows of a run as a `ReplaySource`, one step at a time, without those of outer wrappers."""
 
     def __init__(self, run: Run, reader: RowDecoder) -> None:
-        """Start before the first row, and skip rows that an outer wrapper created."""
         self._rows: Iterator[TransitionRow | ResetRow] = (row for row in run.rows() if row["inner"] is not None)
         self._next = next(self._rows, None)
         self._reader = reader
-        self.row: TransitionRow | None = None
+        self.row: TransitionRow | None = None  # the current step
         self.external_inputs: ExternalInputs | None = None
-        self.frozen_ns = 0
-        self.reset_verdict: VerdictRecord | None = None
-        self.pacer = DeadlineCounts()
+        self.frozen_ns = 0  # when the snapshot of the last reset was frozen
+        self.reset_verdict: VerdictRecord | None = None  # recorded one on that snapshot, None: not judged
+        self.pacer = DeadlineCounts()  # of the current step
 
     @property
     def stamps_ns(self) -> Mapping[str, int]:
@@ -96,10 +88,6 @@ class ReplayBackend:
     """Replays a run, episode by episode, without effect of seeds and reset options.
 
     After the last recorded step of an episode the world is lost (``recording_ended``).
-
-    Attributes:
-        recorded_contract: contract that the run was recorded under.
-        departures: number of commands that differ from the recorded ones.
     """
 
     name = "replay"
@@ -114,16 +102,13 @@ class ReplayBackend:
         task: str | Path | None = None,
         trust_task: bool = False,
     ) -> None:
-        """Open `run`, or raise RecordError or ContractError if it cannot be replayed.
-
-        `Recorded` describes the other arguments.
-        """
+        """Open `run`, or raise RecordError or ContractError if it cannot be replayed."""
         opened = _opened(run)
         self.recorded_contract = contract_of_manifest(opened.manifest)
         self._reader = RowDecoder(self.recorded_contract, opened.array)
         self.playback = RecordedSteps(opened, self._reader)
         self.capabilities = _capabilities(opened)
-        self.departures = 0
+        self.departures = 0  # commands that differ from the recorded ones
         self.task_file, self.trust_task = task, trust_task
         self.recorded_task = RecordedTask(opened, self.playback)
         first = next(opened.transitions(), None)
@@ -145,8 +130,7 @@ class ReplayBackend:
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Compare the command with the recorded one, or return the recorded report of a relay."""
         check_approved(command)
-        row = self.playback.current()
-        inputs = self.playback.external_inputs
+        row, inputs = self.playback.current(), self.playback.external_inputs
         if inputs is not None and inputs.answer is not None:
             return SentCommand(seq=command.seq, values=inputs.answer.applied_si, report=inputs.answer)
         self.departures += not np.array_equal(command.values, self._reader.published(row))

@@ -131,11 +131,6 @@ class RunModel(PolicyModel):
 
     What is observed has no effect. After the last action there is no action, so that the robot brakes and the episode
     ends as ``policy_lost``.
-
-    Attributes:
-        contract: that of the run.
-        control_period_s: time from one action to the next.
-        account_name: ``playback``, the name of the account of each step (`PlayingPolicy`).
     """
 
     account_name = PLAYBACK

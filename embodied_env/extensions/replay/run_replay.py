@@ -63,9 +63,7 @@ class Replay:
     path: Path  # the run directory
     transitions: int = 0  # number of equal transitions
     resets: int = 0  # number of equal resets
-    difference: FirstDifference | None = (
-        None  # the first row that differs, which ended the replay, or None if all are equal
-    )
+    difference: FirstDifference | None = None  # the first row that differs, which ended the replay
     reconstructed: int = 0  # actions that JSON cannot hold, reconstructed from the report of the gate
     left_out: int = 0  # rows that an outer wrapper added, without a step of the environment
     unverified: int = 0  # rows after a missing one, until the next reset: the state of their episode is unknown
@@ -120,14 +118,9 @@ def replay_run(
 
 
 class Replayer:
-    """Steps an environment through the rows of a run, and compares and counts them.
-
-    Attributes:
-        result: what was found so far.
-    """
+    """Steps an environment with `options` through the rows of a run, and compares and counts them in `result`."""
 
     def __init__(self, run: Run, contract: Contract, options: dict[str, Any]) -> None:
-        """Make the environment with `options`, in addition to those that the rows need."""
         first = next(run.rows(), None)
         recorded = contract_of_manifest(run.manifest)
         has_truth = first is not None and "evaluator" in first["info"]
@@ -182,7 +175,8 @@ class Replayer:
         self._episode, self._step = (self._episode + 1, 0) if is_reset else (self._episode, self._step + 1)
         if is_reset and self._is_estop:
             self._env.clear_estop()  # the operator did so at this point, or the step after it latches it again
-        self._is_estop = _ends_in_estop(row)
+        latched = None if row["schema"] == RESET else row["inner"]["external_inputs"]["latched_after"]
+        self._is_estop = latched is not None and latched["severity"] == Severity.ESTOP.name
         try:
             replayed = self._replay_reset(row) if row["schema"] == RESET else self._replay_step(row)
             found = [each for each in row_differences(row, replayed) if self._is_compared(each[0])]
@@ -234,12 +228,6 @@ class Replayer:
 
 def _is_wrapped(run: Run) -> bool:
     return len(run.manifest["wrappers"]) > _LAYERS
-
-
-def _ends_in_estop(row: TransitionRow | ResetRow) -> bool:
-    """Return whether an ESTOP was latched after the step of `row`, which is False for a reset."""
-    latched = None if row["schema"] == RESET else row["inner"]["external_inputs"]["latched_after"]
-    return latched is not None and latched["severity"] == Severity.ESTOP.name
 
 
 def _refer(array: NDArray[Any]) -> Reference:
