@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import signal
@@ -126,23 +125,6 @@ def test_reset_row_has_arguments_and_results(env):
     }
     (distance,) = row["inner"]["evaluator"]["true_distance"]["range"]
     assert distance == float(env.unwrapped.last_reset.samples["true_distance"].values["range"][0])
-
-
-def with_a_hidden_target():
-    contract = load_contract("arm_reach")
-    hidden = {name: replace(option, visibility="evaluator") for name, option in contract.reset_options.items()}
-    return replace(contract, reset_options=hidden)
-
-
-def test_reset_row_has_sampled_options_of_the_evaluator(tmp_path):
-    env = RecordTransitions(EmbodiedEnv(with_a_hidden_target(), backend="fake"), tmp_path)
-    _, info = env.reset(seed=1)
-    env.close()
-    (row,) = read_run(env.path).resets()
-    report = env.unwrapped.last_reset.reset
-    assert info["reset"]["sampled"] == {}
-    assert row["inner"]["sampled"] == {"target": report.sampled["target"].tolist()}
-    assert (row["inner"]["seed_applied"], row["inner"]["level"]) == (report.seed_applied, report.level)
 
 
 class Replaced(gymnasium.Wrapper):
@@ -317,28 +299,6 @@ def test_an_image_that_no_reader_accepts_is_a_counted_loss(tmp_path, monkeypatch
     env.close()
     assert env.losses.as_json() == {"complete": False, "lost_rows": 2, "lost_messages": 0}
     assert "a message of array has" in read_run(env.path).problem
-
-
-class RewardOverride(EmbodiedEnv):
-    """An environment whose step returns another reward than its transition."""
-
-    def step(self, action):
-        observation, reward, terminated, truncated, info = super().step(action)
-        return observation, reward + 100.0, terminated, truncated, {**info, "more": 1}
-
-
-@pytest.mark.parametrize("is_patched", [False, True])
-def test_overridden_or_patched_step_is_recorded_with_the_given_action(tmp_path, is_patched):
-    inner = RewardOverride("arm_reach", backend="fake")
-    if is_patched:
-        inner.step = functools.wraps(inner.step)(functools.partial(RewardOverride.step, inner))
-    env = RecordTransitions(inner, tmp_path)
-    env.reset(seed=1)
-    _, reward, _, _, info = env.step(STILL)
-    env.close()
-    (row,) = read_run(env.path).transitions()
-    assert row["reward"] == row["inner"]["reward"] + 100.0 == reward
-    assert row["info"]["more"] == info["more"] == 1
 
 
 def test_failed_step_and_reset_raise_and_leave_no_row(env):
@@ -548,21 +508,6 @@ except embodied_env.errors.MissingDependencyError as error:
 # -------------------------------------------------------------------------------------------------------------- summary
 
 
-def test_summary_without_episodes_has_null_statistics(env):
-    summary = env.summary
-    env.close()
-    assert summary == {
-        "contract_fingerprint": load_contract("arm_reach").fingerprint, "world": None,
-        "episodes": 0, "terminated": 0, "truncated": 0, "unfinished": 0,
-        "solved_at_reset": 0, "solved_at_first_step": 0, "rated": 0, "rated_terminated": 0, "successes": 0,
-        "success_rate": None, "success_rate_not_truncated": None, "instructions": {},
-        "return": {"mean": None, "min": None, "max": None, "std": None},
-        "steps": 0, "clipped_share": None, "missed_actions": 0, "held_readings": {}, "missed_deadlines": 0,
-        "end_reasons": {}, "stopped_joints": {}, "unmoved_joints": {}, "latency": {},
-        "record": {"complete": True, "lost_rows": 0, "lost_messages": 0},
-    }  # fmt: skip
-
-
 class Scripted(gymnasium.Wrapper):
     """Return a scripted episode with reward, terminated, truncated and end reason of each step."""
 
@@ -630,17 +575,6 @@ def test_end_by_a_wrapper_has_its_own_end_reason(tmp_path):
     summary = summary_of(env)
     assert (summary["episodes"], summary["success_rate"]) == (1, 0.0)
     assert summary["end_reasons"] == {"outer_wrapper": 1}
-
-
-def test_steps_after_an_end_belong_to_no_episode(tmp_path):
-    env = RecordTransitions(TimeLimit(fake(), 1), tmp_path)
-    env.reset(seed=1)
-    _, reward, *_ = env.step(STILL)
-    env.step(STILL)
-    env.close()
-    summary = summary_of(env)
-    assert (summary["episodes"], summary["unfinished"], summary["steps"]) == (1, 0, 2)
-    assert summary["return"]["mean"] == reward
 
 
 def test_return_with_a_missing_reward_is_null(tmp_path):

@@ -240,14 +240,6 @@ def test_log_truncated_after_its_last_row_keeps_all_rows(path):
         assert "its writer was stopped" in reader.problem, end
 
 
-def test_log_truncated_in_its_header_has_no_rows(path):
-    whole = write(path, rows(1)).read_bytes()
-    for end in range(60):
-        path.write_bytes(whole[:end])
-        reader = LogReader(path)
-        assert (list(reader), reader.problem == "") == ([], False), end
-
-
 def unclosed(path, some_rows, **options):
     """Return the bytes of a log on disk before it is closed."""
     path.unlink(missing_ok=True)

@@ -1,13 +1,34 @@
-"""Rewriting the files of a recorded run, so that it is consistent except for the intended change."""
+"""Short recorded runs, and changes of their files that are consistent except for the intended change."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.record import RecordTransitions
 from embodied_env.record.arrays import encode_array, references
 from embodied_env.record.mcap_file import McapRecords
 from embodied_env.record.row_log import CHANNELS, LOG_TIME, PREVIOUS, LogReader, LogWriter, start_of_chain
 from embodied_env.record.row_types import RESET, TRANSITION
+
+
+def record(folder, actions, contract="arm_reach", *, seed=3, wrap=lambda env: env, **options) -> Path:
+    """Record an episode per list of actions, in which None is a sample of the action space."""
+    env = RecordTransitions(wrap(EmbodiedEnv(contract, **{"backend": "fake", **options})), folder)
+    env.action_space.seed(0)
+    with env:
+        for episode, each in enumerate(actions):
+            env.reset(seed=seed if episode == 0 else None)
+            for action in each:
+                *_, terminated, truncated, _ = env.step(env.action_space.sample() if action is None else action)
+                if terminated or truncated:
+                    break
+    return env.path
+
+
+def change_manifest(path: Path, **values) -> None:
+    file = path / "manifest.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
 
 
 def rewrite_log(path: Path, rows) -> None:

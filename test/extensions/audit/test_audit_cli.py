@@ -3,26 +3,20 @@ import json
 
 import numpy as np
 import pytest
+from run_files import change_manifest, record
 
 from embodied_env.cli.main import main
-from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.record import RecordTransitions, read_run
+from embodied_env.record import read_run
 
 
 @pytest.fixture
 def path(tmp_path):
-    env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path)
-    env.reset(seed=1)
-    env.step(np.zeros(6))
-    env.step(np.zeros(6))
-    env.close()
-    return env.path
+    return record(tmp_path, [[np.zeros(6)] * 2])
 
 
 @pytest.fixture
 def unclosed(path):
-    file = path / "manifest.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "clean": False}))
+    change_manifest(path, clean=False)
     return path
 
 

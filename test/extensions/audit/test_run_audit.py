@@ -1,35 +1,22 @@
 import json
 import shutil
-from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-import strategies
-from run_files import relink, with_a_chunk_per_row
+from run_files import change_manifest, record, relink, with_a_chunk_per_row
 from shipped_contracts import with_hidden_velocities
 
-from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.extensions.audit import audit_run
 from embodied_env.extensions.audit.row_history_rules import STEPS, LeakDetector
-from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record.row_types import RESET, TRANSITION
 from embodied_env.record.summary import Summary
 
 
-def fake(**options):
-    return EmbodiedEnv(with_hidden_velocities(), backend="fake", **options)
-
-
-def record(env, folder, steps, resets=1):
+def moving(folder, steps, *, wrap=lambda env: env, resets=1):
     """Record episodes in which the arm moves at every step, and return the run directory."""
-    recorder = RecordTransitions(env, folder)
-    for _ in range(resets):
-        recorder.reset(seed=3)
-        for step in range(steps):
-            recorder.step(0.1 * np.sin(1 + step + np.arange(6)))
-    recorder.close()
-    return recorder.path
+    actions = [[0.1 * np.sin(1 + step + np.arange(6)) for step in range(steps)]] * resets
+    return record(folder, actions, with_hidden_velocities(), wrap=wrap)
 
 
 def truth(env):
@@ -54,44 +41,14 @@ class Leaking(gymnasium.ObservationWrapper):
 LEAK = "equals evaluator truth.velocity[0] over {} varying steps: the agent sees an evaluator-only reading"
 
 
-def with_cameras():
-    """Return a contract with a camera of the agent and a depth camera of the evaluator."""
-    document = strategies.document()
-    document["episode"]["horizon_steps"] = 100
-    camera = {"type": "sensor_msgs/msg/Image", "max_age_s": 1.0}
-    rgb = {"image": {"shape": [6, 8, 3], "unit": "1", "low": 0, "high": 255}}
-    depth = {"image": {"shape": [4, 4, 1], "unit": "m", "low": 0.0, "high": 9.0}}
-    document["sensors"]["front"] = {**camera, "topic": "front", "encoding": "rgb8", "fields": rgb}
-    document["sensors"]["truth"] = {
-        **camera, "topic": "truth", "encoding": "32FC1", "fields": depth, "visibility": "evaluator",
-    }  # fmt: skip
-    return strategies.parse(document)
-
-
-@pytest.mark.parametrize("evaluator_info", [False, True])
-def test_a_run_with_cameras_passes_and_its_rows_refer_to_their_images(tmp_path, evaluator_info):
-    env = RecordTransitions(EmbodiedEnv(with_cameras(), backend="fake", evaluator_info=evaluator_info), tmp_path)
-    env.reset(seed=1)
-    observation, *_ = env.step(np.zeros(2))
-    env.close()
-    assert audit_run(env.path).problems == ()
-    run = read_run(env.path)
-    rows: Any = run.transitions()
-    (row,) = rows
-    assert np.array_equal(run.array(row["observation"]["front_image"]), observation["front_image"])
-    assert row["inner"]["observation"]["front_image"] == row["observation"]["front_image"]
-    depth = env.unwrapped.last_transition.snapshot.samples["truth"].values["image"]
-    assert run.array(row["inner"]["evaluator"]["truth"]["image"]).tobytes() == depth.tobytes()
-
-
 def test_leak_of_an_evaluator_reading_by_a_wrapper_is_reported(tmp_path):
-    report = audit_run(record(Leaking(fake()), tmp_path, 25))
+    report = audit_run(moving(tmp_path, 25, wrap=Leaking))
     assert not report.sound
     assert report.problems[0] == f"observation.hint[0] {LEAK.format(25)}"
 
 
 def test_leak_is_reported_among_many_row_problems(tmp_path):
-    report = audit_run(record(Leaking(fake()), tmp_path, 105))
+    report = audit_run(moving(tmp_path, 105, wrap=Leaking))
     assert "the agent sees" in report.problems[0]
     assert len(report.problems) == 101
     assert report.problems[-1] == "and 6 more problems"
@@ -191,20 +148,13 @@ def test_numbers_are_found_in_any_structure(wrap, name):
 
 
 @pytest.fixture(scope="module")
-def originals(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
-    return {"sound": record(fake(), folder, 4, resets=2)}
+def original(tmp_path_factory):
+    return moving(tmp_path_factory.mktemp("runs"), 4, resets=2)
 
 
 @pytest.fixture
-def path(originals, tmp_path):
-    return shutil.copytree(originals["sound"], tmp_path / "run")
-
-
-def change_manifest(path, **values):
-    file = path / "manifest.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
-    relink(path)
+def path(original, tmp_path):
+    return shutil.copytree(original, tmp_path / "run")
 
 
 def the_problem(path):
@@ -231,6 +181,7 @@ def test_damaged_log_is_reported_and_its_earlier_rows_are_audited(path):
 )
 def test_manifest_without_a_readable_contract_is_reported(path, contract, problem):
     change_manifest(path, contract=contract)
+    relink(path)
     assert the_problem(path).startswith(f"manifest.json: contract.text {problem}")
 
 
@@ -253,4 +204,4 @@ def test_wrong_summary_is_detected(tmp_path, monkeypatch, count):
         return add(self, row)
 
     monkeypatch.setattr(Summary, "add", add_wrongly)
-    assert set(audit_run(record(fake(), tmp_path, 3)).counts) == {"summary.differs"}
+    assert set(audit_run(moving(tmp_path, 3)).counts) == {"summary.differs"}

@@ -9,10 +9,9 @@ import sys
 import pytest
 import strategies
 from row_logs import RowLog
-from run_files import seal, unlinked
+from run_files import record, seal, unlinked
 
-from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.record import RecordTransitions, read_run
+from embodied_env.record import read_run
 from embodied_env.record.row_types import RESET
 from embodied_env.record.summary import Summary
 
@@ -23,13 +22,7 @@ HOUR_NS = 3600 * 1_000_000_000
 def episode(tmp_path_factory):
     """Record one episode that ends by its time limit, and return its run directory."""
     document = strategies.changed("episode.horizon_steps", 50)
-    env = RecordTransitions(EmbodiedEnv(strategies.parse(document), backend="fake"), tmp_path_factory.mktemp("episode"))
-    env.action_space.seed(1)
-    env.reset(seed=1)
-    for _ in range(50):
-        env.step(env.action_space.sample())
-    env.close()
-    return env.path
+    return record(tmp_path_factory.mktemp("episode"), [[None] * 50], strategies.parse(document))
 
 
 def repeated(path, transitions):

@@ -14,7 +14,7 @@ import pytest
 import strategies
 from delayed_fake import FakeDelays
 from gymnasium.wrappers import TimeLimit
-from run_files import relink, rewrite_log
+from run_files import record, relink, rewrite_log
 from scripted_tasks import OneClock
 from shipped_contracts import with_hidden_velocities
 
@@ -763,13 +763,10 @@ def of_robot(**keys):
 
 
 def audit_of(contract, folder, **values):
-    env = RecordTransitions(EmbodiedEnv(contract, backend="fake"), folder)
-    env.reset(seed=1)
-    env.step(env.action_space.sample())
-    env.close()
+    path = record(folder, [[None]], contract)
     if values:
-        manifest(**values)(env.path)
-    return audit_run(env.path)
+        manifest(**values)(path)
+    return audit_run(path)
 
 
 def test_overridden_limits_are_in_the_manifest_and_reported_as_a_warning(tmp_path):
@@ -808,15 +805,9 @@ def test_a_run_on_a_robot_needs_confirmation_of_chosen_values():
 
 @pytest.mark.parametrize(("steps", "is_sound"), [(2, True), (3, False), (None, False)])
 def test_time_limit_truncates_at_the_step_in_the_manifest_only(tmp_path, steps, is_sound):
-    env = RecordTransitions(TimeLimit(EmbodiedEnv("arm_reach", backend="fake"), 2), tmp_path)
-    env.reset(seed=1)
-    env.step(np.zeros(6))
-    env.step(np.zeros(6))
-    env.close()
-    manifest = json.loads((env.path / "manifest.json").read_text())
-    manifest["wrappers"][1]["kwargs"] = None if steps is None else {"max_episode_steps": steps}
-    (env.path / "manifest.json").write_text(json.dumps(manifest))
-    report = audit_run(env.path)
+    path = record(tmp_path, [[np.zeros(6)] * 2], wrap=lambda env: TimeLimit(env, 2))
+    manifest(wrappers__1__kwargs=None if steps is None else {"max_episode_steps": steps})(path)
+    report = audit_run(path)
     assert set(report.counts) == (set() if is_sound else {"outside.truncated"})
     if not is_sound:
         (problem,) = report.problems

@@ -194,13 +194,6 @@ def test_gaps_cut_the_episode_on_request(run_with_gaps):
     assert (source.gaps, second.timestamp_s) == (2, 0.0)
 
 
-def test_gap_at_the_end_ends_the_last_piece(tmp_path):
-    actions = [embodied_env.NoAction("late"), np.ones(6), np.ones(6), embodied_env.NoAction("late")]
-    path = recorded(tmp_path, episodes=1, actions=actions)
-    (ending,) = endings_of(path, split_at_gaps=True)
-    assert (ending.length, ending.ended, ending.end_reason) == (2, False, "")
-
-
 def test_gap_of_a_wrapped_run_can_only_be_cut(tmp_path):
     class HalfSpeed(gymnasium.ActionWrapper):
         def action(self, action):
@@ -449,27 +442,6 @@ def test_lerobot_has_the_documented_layout(run, tmp_path):
     assert not [name for name in info["features"] if "/" in name]
 
 
-def test_lerobot_frames_load_with_hugging_face_datasets(seen_run, tmp_path, monkeypatch):
-    needs("pyarrow", "PIL", "pandas")
-    datasets = pytest.importorskip("datasets", reason="Hugging Face datasets, on which LeRobot is based")
-    import pandas as pd
-
-    monkeypatch.setattr("tqdm.std.tqdm.monitor_interval", 0)  # it would leave a thread
-    export_run(seen_run, tmp_path / "out", format="lerobot")
-    features = json.loads((tmp_path / "out" / "meta" / "info.json").read_text())["features"]
-    columns = datasets.Features({name: as_hugging_face(datasets, feature) for name, feature in features.items()})
-    frames = datasets.Dataset.from_parquet(
-        str(tmp_path / "out" / "data" / "chunk-000" / "file-000.parquet"),
-        features=columns,
-        cache_dir=str(tmp_path / "c"),
-    )
-    seen = steps_of(seen_run)[0].observation
-    np.testing.assert_array_equal(np.asarray(frames[0]["observation.images.camera_image"]), seen["camera_image"])
-    np.testing.assert_array_equal(np.float32(frames[0]["observation.depth_image"]), seen["depth_image"])
-    tasks = pd.read_parquet(tmp_path / "out" / "meta" / "tasks.parquet")
-    assert (tasks.index.name, tasks.index[0], tasks.iloc[0]["task_index"]) == ("task", "open the door", 0)
-
-
 def test_lerobot_keeps_depth_as_metres_beside_the_images(seen_run, tmp_path):
     needs("pyarrow", "PIL")
     import pyarrow.parquet as pq
@@ -491,18 +463,6 @@ def test_lerobot_keeps_depth_as_metres_beside_the_images(seen_run, tmp_path):
     image = Image.open(io.BytesIO(frame["observation.images.camera_image"]["bytes"]))
     np.testing.assert_array_equal(np.asarray(image), seen["camera_image"])
     assert pq.read_table(tmp_path / "out" / "meta" / "tasks.parquet")["task"].to_pylist() == ["open the door"]
-
-
-def as_hugging_face(datasets, feature):
-    """Return the type of a column as `lerobot.datasets` derives it from the feature."""
-    dtype, shape = feature["dtype"], tuple(feature["shape"])
-    if dtype == "image":
-        return datasets.Image()
-    if shape == (1,):
-        return datasets.Value(dtype)
-    if len(shape) == 1:
-        return datasets.Sequence(datasets.Value(dtype), length=shape[0])
-    return {2: datasets.Array2D, 3: datasets.Array3D}[len(shape)](shape=shape, dtype=dtype)
 
 
 def columns_of(contract, environment=None):

@@ -3,24 +3,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from run_files import change_manifest, record
 
 from embodied_env.cli.main import main
 from embodied_env.contract.contract_loader import dump_contract, load_contract
-from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.record import RecordTransitions, read_run
+from embodied_env.record import read_run
 
 ARM = load_contract("arm_reach")
 
 
 @pytest.fixture
 def path(tmp_path):
-    env = RecordTransitions(EmbodiedEnv(ARM, backend="fake"), tmp_path)
-    with env:
-        env.reset(seed=1)
-        env.step(np.zeros(6))
-        env.step(np.full(6, np.nan))
-        env.step(np.ones(6))
-    return env.path
+    return record(tmp_path, [[np.zeros(6), np.full(6, np.nan), np.ones(6)]])
 
 
 @pytest.fixture
@@ -50,8 +44,7 @@ def test_first_difference_is_reported_and_exits_1(path, slower, capsys):
 
 
 def test_unclean_run_exits_1(path, capsys):
-    file = path / "manifest.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "clean": False}))
+    change_manifest(path, clean=False)
     assert main(["replay", str(path)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert "the run is not clean: manifest.json: the run was never closed" in lines

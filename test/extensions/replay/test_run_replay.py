@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from delayed_fake import FakeDelays
 from gymnasium.wrappers import RescaleAction, TransformObservation
-from run_files import rewrite_log, with_a_chunk_per_row
+from run_files import record, rewrite_log, with_a_chunk_per_row
 
 import embodied_env
 from embodied_env.backends.fake_backend import ScriptedFault
@@ -28,21 +28,6 @@ from embodied_env.safety.interlocks.tracking import Tracking
 from embodied_env.timing.clock import NS_PER_S, SteadyClock
 
 ARM = load_contract("arm_reach")
-
-
-def record(folder, actions, contract=ARM, *, seed=3, wrap=lambda env: env, **options):
-    """Record an episode per list of actions, in which None is a sample of the action space."""
-    options.setdefault("backend", "fake")
-    env = RecordTransitions(wrap(EmbodiedEnv(contract, **options)), folder)
-    env.action_space.seed(0)
-    with env:
-        for episode, each in enumerate(actions):
-            env.reset(seed=seed if episode == 0 else None)
-            for action in each:
-                *_, terminated, truncated, _ = env.step(env.action_space.sample() if action is None else action)
-                if terminated or truncated:
-                    break
-    return env.path
 
 
 @pytest.fixture(scope="module")
@@ -130,18 +115,6 @@ def test_changed_record_differs(one, other):
     replayed: Any = {"schema": TRANSITION, "inner": {"reward": other}, "info": {}}
     assert [path for path, _, _ in row_differences(recorded, replayed)] == ["inner.reward"]
     assert list(row_differences(recorded, recorded)) == []
-
-
-def test_latencies_are_replayed_from_the_record(close_later, simulated):
-    env = close_later(embodied_env.make(backend="replay", run=simulated, host_timing=True))
-    _, info = env.reset()
-    rows = read_run(simulated).rows()
-    assert info["sensors"]["tcp"]["arrival_age_s"] == next(rows)["info"]["sensors"]["tcp"]["arrival_age_s"]
-    row = next(rows)
-    *_, info = env.step(np.array(row["action"]))
-    assert info["latency_ms"] == row["info"]["latency_ms"]
-    assert info["latency"]["inference_s"] == row["info"]["latency"]["inference_s"]
-    assert info["backend"] == "replay"
 
 
 @pytest.mark.needs("audit")
@@ -307,16 +280,6 @@ def test_truncated_run_replays_to_its_end_and_fails_the_audit(simulated, tmp_pat
 def test_run_without_transitions_fails(tmp_path):
     replay = replay_run(record(tmp_path, [[]]))
     assert (replay.resets, replay.sound) == (1, False)
-
-
-def test_run_of_an_old_version_is_rejected(simulated, tmp_path):
-    path = tmp_path / "run"
-    shutil.copytree(simulated, path)
-    manifest = json.loads((path / "manifest.json").read_text())
-    del manifest["capabilities"]
-    (path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(RecordError, match="capabilities: missing key"):
-        replay_run(path)
 
 
 # ------------------------------------------------------------------------------------------------------------ the backend
