@@ -101,7 +101,10 @@ class Actuation:
 
     def command(self, values: FloatArray) -> None:
         """Take the next command, or raise UsageError for another shape."""
-        self._target = self.limited(self.checked(values), self._target)
+        target = np.array(values, dtype=np.float64)
+        if target.shape != self._sent.shape:
+            self.checked(values)  # raises the error, and is not called otherwise
+        self._target = self.limited(target, self._target) if self._has_goals else target
 
     def follow(self, target: FloatArray) -> None:
         """Set `target`, which is never written, as the active command that has been reached."""

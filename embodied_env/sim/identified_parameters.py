@@ -1,15 +1,9 @@
 """Identified parameters of a world, with their file, their values and draws at resets.
 
-`embodied-env identify` writes the file ``NAME.identified.yaml``, and a contract names it as
-``backends.mujoco.identified: {file: NAME.identified.yaml, draw: intervals}``. A file from a stranger is data: its size
-is bounded, its values are validated, and nothing in it is executed. The steps from a file to a world:
-
-1. `load_identified` reads the file that a profile names and compares its SHA-256 with the one of the loaded contract.
-2. `WorldModel` sets each value in the compiled model with a `ModelParameter`, before anything else reads the model.
-3. `ResetRandomizer` delays commands by the identified delay. With ``draw: intervals`` it sets the values of
-   `draw_identified` at each reset, of which the report of the reset has the vector `IDENTIFIED`.
-
-An undetermined parameter is not set: the model keeps its own value.
+`embodied-env identify` writes the file ``NAME.identified.yaml``, and a contract names it in its profile. A file from a
+stranger is data: its size is bounded, its values are validated, and nothing in it is executed. `WorldModel` sets each
+value that is determined before anything else reads the model. `ResetRandomizer` delays commands by the identified
+delay, and with ``draw: intervals`` sets the values of `draw_identified` at each reset.
 """
 
 from __future__ import annotations

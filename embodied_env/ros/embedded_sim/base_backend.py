@@ -8,6 +8,7 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -214,8 +215,6 @@ class EmbeddedSimBackend(ABC):
     def render(self) -> NDArray[np.uint8]:
         """Return an image of the current world of the simulator, shape (height, width, 3).
 
-        The simulator opens its renderer for the first image.
-
         Raises:
             BackendLostError: before the first reset, or if no image arrives within `reset_timeout_s`.
             MissingDependencyError: if the simulator cannot render.
@@ -262,19 +261,15 @@ class EmbeddedSimBackend(ABC):
     def close(self) -> None:
         """Destroy the node before the simulator that it started, since a killed one leaves shared memory to remove."""
         self._usable = False
-        ros, self._ros = self._ros, None
-        try:
+        ros, child, delays_file = self._ros, self._child, self._delays_file
+        self._ros = self._child = self._delays_file = None
+        with ExitStack() as last_first:
+            if delays_file is not None:
+                last_first.callback(delays_file.unlink, missing_ok=True)
+            if child is not None:
+                last_first.callback(child.stop)
             if ros is not None:
-                ros.close()
-        finally:
-            child, self._child = self._child, None
-            delays_file, self._delays_file = self._delays_file, None
-            try:
-                if child is not None:
-                    child.stop()
-            finally:
-                if delays_file is not None:
-                    delays_file.unlink(missing_ok=True)
+                last_first.callback(ros.close)
 
     def processes(self) -> list[dict[str, Any]]:
         """Return the simulator that we started."""

@@ -187,23 +187,14 @@ class WorldNode(ABC):
         )
 
 
-def _make_executor(context: Context, *, fast: bool) -> Executor:
-    """Return an executor, which must always be spun with a timeout."""
-    with contextlib.suppress(ImportError, TypeError):
-        if fast:
-            from rclpy.experimental import EventsExecutor  # noqa: PLC0415 - absent before Jazzy
-
-            return EventsExecutor(context=context)
-    return SingleThreadedExecutor(context=context)
-
-
 @contextlib.contextmanager
 def node_with_executor(
     contract: Contract, make: Callable[..., N], *, fast: bool = True
 ) -> Iterator[tuple[N, Executor]]:
     """Create a node by `make(context=...)` and its executor in a context of their own, and destroy all at the end.
 
-    A `fast` executor has no actions and no message info, and takes the messages of other wait sets.
+    The executor must always be spun with a timeout. A `fast` one has no actions and no message info, and takes the
+    messages of other wait sets.
 
     Raises:
         BackendNotReadyError: if ROS 2 cannot be initialised.
@@ -215,7 +206,12 @@ def node_with_executor(
         with ros_init_errors(ContractError, MissingDependencyError):
             rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
             simulator = make(context=context)
-        executor = _make_executor(context, fast=fast)
+        executor: Executor = SingleThreadedExecutor(context=context)
+        with contextlib.suppress(ImportError, TypeError):
+            if fast:
+                from rclpy.experimental import EventsExecutor  # noqa: PLC0415 - absent before Jazzy
+
+                executor = EventsExecutor(context=context)
         executor.add_node(simulator.node)
         try:
             yield simulator, executor

@@ -1,10 +1,7 @@
 """ROS 2 node that hosts a world in lockstep, with one step per token and resets by a service.
 
-The protocol is that of `simulator_protocol`.
-
-rclpy's private wait set spins the node: one wake-up takes every message that has arrived, so a command wakes the
-process and is decoded while its token is still on its way. An executor runs everything else, such as services. It may
-take messages too; both pass them to the same callbacks, which accept them in any order.
+The protocol is that of `simulator_protocol`. rclpy's private wait set takes every message that has arrived in one
+wake-up, and an executor runs everything else. It may take messages too, since the callbacks accept them in any order.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Each tick of the world runs at its absolute deadline and represents the wall time that ends there: stamps are of the
 system clock, and commands act from the exact time of their activation. Late ticks, up to a control period, are run one
-after another. There is no simulated time on a topic, and there are no step tokens. A robot's delays are
-those of the backend profile (`sim.simulated_delays`): readings are published when they are due, also between ticks.
+after another. Readings are published when they are due by the profile's delays, also between ticks.
 """
 
 from __future__ import annotations
@@ -77,7 +76,10 @@ class FreeRunningNode(WorldNode):
         self._anchor_ns = 0  # time zero of the world, on the steady clock
         self._epoch, self._reply = ANY_EPOCH, ""
         super().__init__(contract, world, namespace=namespace, context=context, default_seed=_ANY_SEED)
-        self._grippers = make_emulated_grippers(contract, self.node, tick_s=world.tick_ns / NS_PER_S)
+        actions = [name for name, actuator in contract.actuators.items() if actuator.is_action]
+        self._grippers = [
+            EmulatedGripper(contract, name, self.node, tick_s=world.tick_ns / NS_PER_S) for name in actions
+        ]
         self._inputs = [EmulatedTopic(specs, self.node, LATCHED, RELIABLE) for specs in topics_of(inputs)]
         for service, specs in services_of(inputs).items():
             EmulatedService(service, specs, self.node)
@@ -398,9 +400,3 @@ class EmulatedGripper:
         result.reached_goal, result.stalled = outcome == "reached", outcome == "stalled"
         (handle.abort if outcome == "failed" else handle.succeed)()
         return result
-
-
-def make_emulated_grippers(contract: Contract, node: Any, *, tick_s: float) -> list[EmulatedGripper]:  # noqa: ANN401 - rclpy's
-    """Return the action server of each gripper that has one, or raise MissingDependencyError without its messages."""
-    names = [name for name, actuator in contract.actuators.items() if actuator.is_action]
-    return [EmulatedGripper(contract, name, node, tick_s=tick_s) for name in names]

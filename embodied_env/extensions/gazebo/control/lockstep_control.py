@@ -47,13 +47,6 @@ class StepTimes:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Step:
-    pending: PendingRequest
-    before_ns: int
-    target_ns: int
-
-
 class LockstepControl:
     """Controls one simulator, with `end` as the monotonic time, s, by which a call returns.
 
@@ -75,7 +68,7 @@ class LockstepControl:
         self._still_s = still_s
         self._left_ns: int | None = None  # the clock after the last call, None if unknown
         self._rewinds = 0
-        self._begun: _Step | None = None
+        self._begun: tuple[PendingRequest, int, int] | None = None  # the request of a step, its start and end, ns
         self.last_step: StepTimes | None = None
 
     @property
@@ -209,15 +202,13 @@ class LockstepControl:
         steps, rest_ns = divmod(duration_ns, self.step_ns)
         if rest_ns or steps < 1:
             raise UsageError(f"wrong duration of a step: {duration_ns} ns (expected a multiple of {self.step_ns} ns)")
-        pending = self.session.send(self._api.step(steps), end)
-        self._begun = _Step(pending=pending, before_ns=before_ns, target_ns=before_ns + duration_ns)
+        self._begun = self.session.send(self._api.step(steps), end), before_ns, before_ns + duration_ns
 
     def finish_step(self, end: float) -> None:
         """Wait until the world is at rest after the step of `begin_step`, if any."""
         if self._begun is None:
             return
-        begun, self._begun = self._begun, None
-        pending, before_ns, target_ns = begun.pending, begun.before_ns, begun.target_ns
+        (pending, before_ns, target_ns), self._begun = self._begun, None
         while not self._is_over(pending, target_ns):
             self.session.poll(pending, end)
             self._check_not_rewound()
