@@ -195,12 +195,6 @@ def test_the_confidence_follows_from_the_noise_where_the_message_has_a_covarianc
     assert found == {"seen": two_sigma, "sure": pytest.approx(math.nan, nan_ok=True), "plain": None}
 
 
-def test_reset_reports_no_renderer_without_cameras(tmp_path: Path) -> None:
-    report = opened(tmp_path).reset(REQUEST, DEADLINE_NS).reset
-    assert report is not None
-    assert "renderer" not in report.details
-
-
 def test_show_works_before_the_first_reset(tmp_path: Path) -> None:
     room = opened(tmp_path)
     before = room.render()
@@ -244,12 +238,6 @@ def test_commands_after_a_failed_reset_are_rejected(tmp_path: Path) -> None:
         room.reset(ResetRequest(epoch=2, seed=3, options={"goal": np.zeros(2)}), DEADLINE_NS)
     with pytest.raises(BackendLostError):
         room.advance(DEADLINE_NS, DEADLINE_NS)
-
-
-def test_an_invalid_profile_is_rejected_before_anything_is_opened(tmp_path: Path) -> None:
-    contract = parse_contract(CONTRACT.replace("width: 12", "width: 0"), source=str(tmp_path / "room.yaml"))
-    with pytest.raises(ContractError, match=r"render\.width"):
-        MujocoBackend(contract, clock=ManualClock())
 
 
 @pytest.mark.ros

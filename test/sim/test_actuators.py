@@ -3,7 +3,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ideal_readings import sense
 
 from embodied_env.contract import Contract, parse_contract
 from embodied_env.errors import ContractError, UsageError
@@ -112,14 +111,6 @@ def test_a_reset_holds_positions_and_stops_velocities(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rover.data.ctrl, [0.3, 0.0, 0.0, 0.0])
 
 
-def test_the_first_path_after_a_reset_is_constant(tmp_path: Path) -> None:
-    rover = Rover(tmp_path)
-    rover.path(0.9, 0.5, 0.5, 0.5)
-    rover.actuation.begin(rover.data)
-    for servo, controls in rover.path().items():
-        np.testing.assert_array_equal(controls, np.full(4, 0.3 if servo == "lift" else 0.0))
-
-
 def test_a_position_is_reached_along_a_straight_line_at_the_end_of_the_period(tmp_path: Path) -> None:
     np.testing.assert_allclose(Rover(tmp_path).path(0.7, 0, 0, 0)["lift"], [0.4, 0.5, 0.6, 0.7], rtol=1e-15)
 
@@ -142,30 +133,10 @@ def test_the_last_command_continues_without_a_new_one(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again["pan"], np.full(4, 0.8))
 
 
-def test_driving_forward_turns_both_wheels_equally(tmp_path: Path) -> None:
-    controls = Rover(tmp_path).path(0.3, 0, 0, 0.5)
-    np.testing.assert_allclose([controls["left"], controls["right"]], np.full((2, 4), 5.0), rtol=1e-15)
-
-
-def test_turning_left_turns_the_left_wheel_backwards_and_the_right_one_forwards(tmp_path: Path) -> None:
-    controls = Rover(tmp_path).path(0.3, 0, 1.5, 0)
-    np.testing.assert_allclose(controls["left"], np.full(4, -3.0), rtol=1e-15)  # 1.5 rad/s * 0.2 m / 0.1 m
-    np.testing.assert_allclose(controls["right"], np.full(4, 3.0), rtol=1e-15)
-
-
 def test_a_curve_is_the_sum_of_both_motions(tmp_path: Path) -> None:
     controls = Rover(tmp_path).path(0.3, 0, -1.0, 0.5)
     np.testing.assert_allclose(controls["left"], np.full(4, 7.0), rtol=1e-15)
     np.testing.assert_allclose(controls["right"], np.full(4, 3.0), rtol=1e-15)
-
-
-def test_a_velocity_changes_no_other_control(tmp_path: Path) -> None:
-    rover = Rover(tmp_path)
-    before = rover.path(0.7, 0.1, 0.2, 0.3)
-    after = rover.path(0.7, 0.9, 0.2, 0.3)
-    assert after["left"][0] == before["left"][0]
-    assert after["right"][0] == before["right"][0]
-    np.testing.assert_array_equal(after["lift"], np.full(4, 0.7))
 
 
 def test_later_changes_of_the_callers_array_change_no_command(tmp_path: Path) -> None:
@@ -181,20 +152,6 @@ def test_a_command_of_another_shape_is_rejected(tmp_path: Path) -> None:
         Rover(tmp_path).actuation.command(np.zeros(3))
 
 
-def test_a_velocity_servo_turns_its_joint_during_the_whole_period(tmp_path: Path) -> None:
-    world = World(contract_in(tmp_path), profile(base=DRIVE))
-    world.reset(0, {})
-    command = np.array([0.3, 0.8, 0.0, 0.0])
-    world.command(command)
-    world.step()  # acceleration phase
-    before_rad = sense(world, "joints")["position"][1]
-    world.command(command)
-    world.step()
-    read = sense(world, "joints")
-    assert read["velocity"][1] == pytest.approx(0.8, rel=1e-3)
-    assert read["position"][1] - before_rad == pytest.approx(0.8 * 0.05, rel=1e-3)
-
-
 def error_of(contract: Contract, **drives: Drive) -> ContractError:
     with pytest.raises(ContractError) as caught:
         World(contract, profile(**drives))
@@ -203,42 +160,11 @@ def error_of(contract: Contract, **drives: Drive) -> ContractError:
 
 WRONG_SERVOS = {
     "a motor for a position": (LIFT, "lift", '<motor name="lift" joint="lift"/>', "(expected a position servo)"),
-    "a motor for a velocity": (PAN, "pan", '<motor name="pan" joint="pan"/>', "(expected a velocity servo)"),
     "a velocity servo for a position": (
         LIFT,
         "lift",
         '<velocity name="lift" joint="lift" kv="3"/>',
         "gain 3, stiffness 0, damping 3, gear 1 (expected a position servo)",
-    ),
-    "a position servo for a velocity": (
-        PAN,
-        "pan",
-        '<position name="pan" joint="pan" kp="7" kv="2"/>',
-        "gain 7, stiffness 7, damping 2, gear 1 (expected a velocity servo)",
-    ),
-    "a position servo as stiff as it damps for a velocity": (
-        PAN,
-        "pan",
-        '<position name="pan" joint="pan" kp="2" kv="2"/>',
-        "gain 2, stiffness 2, damping 2, gear 1 (expected a velocity servo)",
-    ),
-    "a servo that integrates for a position": (
-        LIFT,
-        "lift",
-        '<intvelocity name="lift" joint="lift" kp="7" actrange="-1 1"/>',
-        "it integrates its command into a position of its own (expected a position servo)",
-    ),
-    "a geared servo": (
-        LIFT,
-        "lift",
-        '<position name="lift" joint="lift" kp="7" gear="2"/>',
-        "gain 7, stiffness 7, damping 0, gear 2 (expected a position servo)",
-    ),
-    "a servo that does not follow its command": (
-        LIFT,
-        "lift",
-        '<general name="lift" joint="lift" biastype="affine" gainprm="7" biasprm="0 -6 0"/>',
-        "gain 7, stiffness 6, damping 0, gear 1 (expected a position servo)",
     ),
     "a servo of another joint": (
         LIFT,
@@ -265,11 +191,6 @@ def test_a_velocity_servo_of_a_ball_or_free_joint_is_rejected(tmp_path: Path) ->
         parse_contract(contract.text.replace("{pan: {position", "{ball: {position"), source=contract.source)
     )
     assert "'ball' (expected a hinge or slide joint)" in error.problem
-
-
-def test_a_position_servo_with_a_filter_is_supported(tmp_path: Path) -> None:
-    servo = '<position name="lift" joint="lift" kp="7" timeconst="0.1"/>'
-    World(contract_in(tmp_path, LIFT, lift=servo), profile()).reset(0, {})
 
 
 @pytest.mark.parametrize("servo", ['<motor name="left" joint="left"/>', '<position name="left" joint="left" kp="1"/>'])

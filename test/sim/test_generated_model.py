@@ -72,12 +72,6 @@ def test_a_base_drives_as_commanded(close_later):
     assert world.read()["odom"].values["angular"][2] == pytest.approx(0.5, abs=0.01)
 
 
-def test_bodies_of_reset_draws_are_placed(close_later):
-    world = close_later(world_of(contract_over("fr3")))
-    drawn = world.reset(0, {})
-    np.testing.assert_allclose(world.read()["target"].values["position"], drawn["target"])
-
-
 def test_a_keyframe_of_a_generated_model_is_rejected():
     with pytest.raises(ContractError) as caught:
         world_of(contract_over("fr3", keyframe="home"))
@@ -105,15 +99,6 @@ def test_a_base_moves_sideways_as_commanded(close_later):
     before = world.read()["odom"].values["position"]
     np.testing.assert_allclose(twist_after(world, [0.0, 0.0, 0.0]), 0.0, atol=2e-3)
     np.testing.assert_allclose(world.read()["odom"].values["position"], before, atol=2e-3)
-
-
-def test_its_sideways_motion_turns_with_the_base(close_later):
-    world = close_later(world_of(sideways_base()))
-    world.reset(0, {})
-    twist_after(world, [0.0, 0.0, np.pi / 4], steps=20)  # a quarter turn
-    twist_after(world, [0.0, 0.5, 0.0], steps=20)
-    x, y, _ = world.read()["odom"].values["position"]
-    assert (x, y) == (pytest.approx(-1.0, abs=0.02), pytest.approx(0.0, abs=0.02))
 
 
 PLANAR = """<mujoco><worldbody><body name="b">

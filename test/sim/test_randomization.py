@@ -72,13 +72,6 @@ def test_neutral_values_are_the_compiled_model() -> None:
     assert model_bytes(world) == compiled
 
 
-def test_setting_one_value_does_not_shift_another() -> None:
-    world = world_of()
-    drawn, given = world.reset(4, {}), world.reset(4, arrays({"gain": 0.9, "target": [-0.4, 0.1, 0.2]}))
-    for name in OPTIONS.keys() - {"gain"}:
-        np.testing.assert_array_equal(drawn[name], given[name])
-
-
 def test_a_mass_is_scaled_with_its_inertia_and_what_depends_on_it() -> None:
     world = world_of()
     mj = world._model.mj
@@ -130,13 +123,6 @@ def test_joints_may_start_at_a_drawn_position() -> None:
     drawn = [world.reset(seed, {})["start"].tolist() for seed in range(8)]
     assert [*start["values"]] == sorted({tuple(each): each for each in drawn}.values())
     np.testing.assert_array_equal(sense(world, "joints")["position"], drawn[-1])
-
-
-def test_one_value_starts_all_joints() -> None:
-    start = {"type": "scalar", "low": -0.1, "high": 0.1}
-    world = world_of({"start": start}, {"start": {"joints": ["j1", "j6"]}})
-    drawn = float(world.reset(1, {})["start"])
-    np.testing.assert_array_equal(sense(world, "joints")["position"], HOME + drawn * np.array([1, 0, 0, 0, 0, 1]))
 
 
 def test_a_sensor_delay_is_the_age_of_its_readings_in_this_episode() -> None:

@@ -200,15 +200,6 @@ def test_an_actuator_is_selected_among_several(tmp_path: Path) -> None:
     world_of(parse_contract(contract.text, source=contract.source)).reset(0, {})
 
 
-def test_the_default_camera_frames_the_model(tmp_path: Path) -> None:
-    world = world_of(own_contract("arm", tmp_path))
-    world.reset(0, {})
-    image = world.render()
-    world.close()
-    assert image.shape == (480, 640, 3)
-    assert image[160:320, 240:400].std() > 1.0  # the arm is in the middle
-
-
 def test_home_overrides_the_keyframe_at_each_reset(tmp_path: Path) -> None:
     world = world_of(own_contract("hand_eye", tmp_path, PROFILES["hand_eye"] + ", home: {j2: -0.5, f1: 0.02}"))
     for seed in range(2):

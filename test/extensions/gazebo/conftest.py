@@ -70,18 +70,6 @@ def reference(server):
     made.close()
 
 
-@pytest.fixture(scope="module")
-def stepped_by_services():
-    """Replace the control of `gazebo` by services that step and reset a stand-in."""
-    from service_stepping import ServiceStepping
-
-    from embodied_env.extensions.gazebo.control import APIS
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(APIS, "ros_gz", ServiceStepping)
-        yield
-
-
 @pytest.fixture
 def gazebo_programs(request, tmp_path, monkeypatch, message_package):
     """Install stand-ins for the programs of Gazebo, for the child processes of the test."""

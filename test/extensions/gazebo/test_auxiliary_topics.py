@@ -8,7 +8,6 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 
 from geometry_msgs.msg import WrenchStamped
 from nav_msgs.msg import Odometry
-from std_msgs.msg import Bool
 
 from embodied_env.contract import load_contract
 from embodied_env.extensions.gazebo.auxiliary_topics import EntityTopics
@@ -46,15 +45,6 @@ def force(x, stamp_ns) -> WrenchStamped:
     message.header.stamp.sec, message.header.stamp.nanosec = divmod(stamp_ns, 1_000_000_000)
     message.wrench.force.x = x
     return message
-
-
-def test_the_topics_of_the_profile_are_read_with_their_types():
-    topics = {topic.topic: topic.type for topic in topics_of("cart_goal").topics.values()}
-    assert topics == {
-        "ground_truth/pose": "geometry_msgs/msg/PoseStamped",
-        "ground_truth/goal_pose": "geometry_msgs/msg/PoseStamped",
-        "ground_truth/shell_force": "geometry_msgs/msg/WrenchStamped",
-    }
 
 
 def test_a_pose_from_before_the_end_of_the_step_is_missing_and_named():
@@ -101,20 +91,9 @@ def test_a_contact_earlier_in_the_step_is_reported_once():
     assert auxiliary.contacts() == set()
 
 
-def test_contacts_from_before_a_reset_are_dropped():
-    auxiliary = topics_of("cart_goal")
-    auxiliary.add(arrival("/force/collision", force(9.0, 40)))
-    auxiliary.clear()
-    assert auxiliary.contacts() == set()
-
-
 def test_a_force_sensor_that_publishes_nothing_more_is_missing():
     auxiliary = topics_of("cart_goal")
     auxiliary.add(arrival("/force/collision", force(0.01, 40)))
     assert "ground_truth/shell_force" in auxiliary.missing(50, 50)
     auxiliary.add(arrival("/force/collision", force(0.01, 50)))
     assert "ground_truth/shell_force" not in auxiliary.missing(50, 50)
-
-
-def test_a_sensor_message_is_not_an_auxiliary_message():
-    assert not topics_of("cart_goal").add(arrival("imu", Bool()))

@@ -84,16 +84,6 @@ def test_a_running_simulator_passes_and_is_stepped(stand_in):
     assert "update_frequency of its publisher to 20" in busy.remedy
 
 
-def test_a_throttled_world_passes_with_the_ways_to_unthrottle_it(stand_in):
-    stand_in.pace_s = 0.0012
-    step = surveyed(timeout_s=20.0)["step"]
-    stand_in.pace_s = 0.0
-    assert step.passed is True
-    assert "the world is throttled, or its host is too slow; set <real_time_factor>0<" in step.remedy
-    assert "launch gazebo real_time_factor:=0" in step.remedy
-    assert "gz service -s /world/toy/set_physics" in step.remedy
-
-
 def test_without_server_and_bridge_both_are_named_with_the_way_to_start_them(domain_id, message_package):
     message_package("ros_gz_interfaces")
     checks = surveyed(timeout_s=0.1)
@@ -178,16 +168,6 @@ def test_an_inactive_controller_is_named(stand_in, message_package):
 def test_a_world_with_another_physics_step_fails(stand_in):
     checks = surveyed_until({"step": "step"}, step_s=0.005)
     assert "max_step_size" in checks["step"].remedy
-
-
-@pytest.mark.long
-def test_a_simulator_with_the_standard_interface_passes(domain_id, message_package):
-    message_package("simulation_interfaces")
-    contract = dataclasses.replace(ARM, backends={"simulation_interfaces": PROFILE})
-    with hosted("simulation_interfaces"):
-        sections = examine(contract, "simulation_interfaces", namespace="/", timeout_s=20.0)
-    checks = {check.name: check for check in sections["simulator"]}
-    assert (failures(checks), "exact" in checks["step"].detail) == ({}, True)
 
 
 @pytest.mark.parametrize(

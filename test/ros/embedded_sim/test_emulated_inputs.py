@@ -51,10 +51,7 @@ class FakeNode:
     "keys",
     [
         {},
-        {"safe": (True,)},
         {"type": "std_msgs/msg/UInt8", "safe": (255,)},
-        {"type": "std_msgs/msg/Int32", "safe": (0, 1, 7)},
-        {"type": "std_msgs/msg/Float64", "safe": (0,)},
         {"type": "std_msgs/msg/String", "safe": ("RUN", "IDLE")},
         {"type": "sensor_msgs/msg/JointState", "path": "position[2]", "safe": (0.5,)},
         {"type": "sensor_msgs/msg/Imu", "path": "orientation_covariance[1]", "safe": (0.0,)},

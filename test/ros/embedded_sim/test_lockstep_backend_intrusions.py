@@ -16,7 +16,7 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 from rclpy.duration import Duration
 
 import embodied_env
-from embodied_env.errors import BackendNotReadyError, ResetNeededError, UsageError
+from embodied_env.errors import BackendNotReadyError, ResetNeededError
 from embodied_env.messages.message_types import message_class
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import RELIABLE
@@ -260,20 +260,6 @@ def test_invalid_environment_prints_one_line_and_exits_with_2(variable, value, t
     assert done.stderr.startswith("embodied-env: error: ")
     assert f"{variable}={value!r}" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"domain_id": 500}, "invalid domain_id=500"),
-        ({"namespace": "bad ns"}, "invalid namespace 'bad ns'"),
-        ({"namespace": "relative"}, "invalid namespace 'relative'"),
-        ({"step_timeout_s": 0}, "invalid step_timeout_s=0 .expected seconds > 0"),
-    ],
-)
-def test_invalid_option_is_rejected_before_anything_starts(options, problem):
-    with pytest.raises(UsageError, match=problem):
-        embodied_env.make("arm_reach", backend="mujoco_ros", **options)
 
 
 @pytest.mark.needs("evaluation")

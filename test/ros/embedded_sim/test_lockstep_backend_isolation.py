@@ -4,7 +4,6 @@ import array
 import hashlib
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -57,21 +56,6 @@ def foreign_node(env):
     other.close()
 
 
-@pytest.mark.long
-def test_four_environments_in_one_process_are_isolated(reference):
-    environments = [embodied_env.make("arm_reach", backend="mujoco_ros") for _ in range(4)]
-    try:
-        rows = [[env.reset(seed=seed)[0]] for seed, env in enumerate(environments)]
-        for action in ACTIONS:
-            for row, env in zip(rows, environments, strict=True):
-                row.append(env.step(action)[0])
-    finally:
-        for env in environments:
-            env.close()
-    for seed, row in enumerate(rows):
-        assert [{key: value.tobytes() for key, value in o.items()} for o in row] == reference(seed)
-
-
 def test_two_concurrent_processes_are_isolated(env, reference):
     script = (
         "import embodied_env, numpy as np, sys, hashlib\n"
@@ -103,14 +87,6 @@ def test_two_concurrent_processes_are_isolated(env, reference):
         found = other.communicate(timeout=120)[0].strip()
     wanted = hashlib.sha256(b"".join(row[key] for row in reference(0) for key in sorted(row)))
     assert found == wanted.hexdigest()
-
-
-@pytest.mark.long  # test_stepper.py has the short version, with a manual clock
-def test_two_second_pause_between_steps_changes_nothing(env, reference):
-    pauses = iter([2.0])
-    rows = readings(env, seed=1, between=lambda: time.sleep(next(pauses, 0.0)))
-    assert rows == reference(1)
-    assert env.unwrapped.last_transition.info["safety"]["dt_s"] == 0.05
 
 
 def publish_command(foreign_node, positions):

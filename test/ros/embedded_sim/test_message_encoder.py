@@ -87,14 +87,6 @@ def test_bytes_equal_the_serialized_message(name, data, stamp):
     check_bytes(name, data, stamp)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", EVERY)
-@settings(max_examples=100, deadline=None, suppress_health_check=_SLOW)
-@given(data=st.data(), stamp=stamps)
-def test_many_bytes_equal_the_serialized_message(name, data, stamp):
-    check_bytes(name, data, stamp)
-
-
 def check_bytes(name, data, stamp):
     values = {layout.field: drawn(data, name, layout) for layout in field_layouts(name, EVERY[name])}
     wanted = to_message(EVERY[name], values, stamp, EXTRAS)

@@ -195,14 +195,6 @@ def test_a_turtlebots_scan_of_340_to_361_rays_is_read_at_fixed_angles(domain_id,
         assert np.array_equal(values, expected)
 
 
-def test_another_number_of_rays_without_the_key_names_it():
-    with pytest.raises(InvalidReadingError) as caught:
-        SensorReader("scan", laser()).read(scan_of(361))
-    assert str(caught.value) == (
-        "ranges has 361 values (expected 360); declare resample of the field to read scans with any number of rays"
-    )
-
-
 def test_intensities_are_those_of_the_nearest_rays():
     field = FieldSpec(unit="1", low=0.0, high=999.0, shape=(360,), resample=ResampleSpec(angles=4))
     spec = SensorSpec(topic="scan", type="sensor_msgs/msg/LaserScan", fields={"intensities": field}, max_age_s=1.0)

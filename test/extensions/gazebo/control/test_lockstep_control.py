@@ -94,7 +94,7 @@ def error_of(call, *arguments):
 def begin_step(control, has_arrived):
     """Begin a step, receive until `has_arrived`, and have little patience for the rest."""
     control.begin_step(PERIOD_NS, deadline())
-    pending = control._begun.pending
+    pending, *_ = control._begun
     while not has_arrived(pending):
         control.session.poll(pending, deadline())
     control.session.reply_timeout_s = PATIENCE_S

@@ -17,21 +17,6 @@ def clock_of(values):
     return clock
 
 
-def test_a_clock_without_messages_is_unknown():
-    clock = ClockMonitor()
-    assert (clock.now_ns, clock.seen, clock.received, clock.rewinds, clock.from_ns) == (None, 0, 0, 0, None)
-
-
-def test_a_repeated_stamp_is_counted_and_keeps_its_first_arrival():
-    clock = clock_of([1, 2, 2, 2])
-    assert (clock.now_ns, clock.seen, clock.changed_s) == (2, 3, 1.0)
-
-
-def test_a_rewind_reports_the_time_before_it():
-    clock = clock_of([1, 7, 0, 3])
-    assert (clock.now_ns, clock.rewinds, clock.from_ns) == (3, 1, 7)
-
-
 @given(stamps)
 def test_the_clock_is_at_its_last_message(values):
     clock = clock_of(values)

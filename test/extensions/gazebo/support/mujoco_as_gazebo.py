@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mujoco_placement import place_body
 from simulator_stand_ins import STAND_INS, STEP_NS, Faults, RosGzStandIn, hosted, pose_of
 
 from embodied_env.contract import load_contract
@@ -23,6 +22,21 @@ from embodied_env.sim.world import World
 from embodied_env.sim.world_profile import load_profile
 
 NAME = "arm_reach"
+
+
+def place_body(world, name, position, orientation):
+    """Place a mocap body, or one with a free joint at rest, at a position (3,), m, and quaternion x, y, z, w (4,)."""
+    world.read()
+    world.physics.edit()
+    mj, data = world._model.mj, world._data
+    pose = np.array([*position, *np.roll(orientation, 1)])  # MuJoCo has w first
+    body = mj.body(name)
+    if (mocap := int(mj.body_mocapid[body.id])) >= 0:
+        data.mocap_pos[mocap], data.mocap_quat[mocap] = pose[:3], pose[3:]
+        return
+    joint = int(body.jntadr[0])
+    qpos, dof = int(mj.jnt_qposadr[joint]), int(mj.jnt_dofadr[joint])
+    data.qpos[qpos : qpos + 7], data.qvel[dof : dof + 6] = pose, 0.0
 
 
 class MujocoAsGazebo(RosGzStandIn):

@@ -43,6 +43,7 @@ class Faults:
     refuses: bool = False
     sensors: str = "on time"  # or "late": after the step; "old": stamped 10 steps before; "repeated"; "slow"; "never"
     clock_repeats: int = 1
+    drops_echo: bool = False  # commands are not repeated on their echo topic
 
 
 @dataclass(kw_only=True)
@@ -93,6 +94,7 @@ class StandIn:
         self._clock = self.node.create_publisher(Clock, "/clock", 10)
         self._joints = self.node.create_publisher(JointState, "/joint_states", 10)
         self._commands = self.node.create_subscription(Float64MultiArray, "/arm_controller/commands", print, 10)
+        self._echo = self.node.create_publisher(Float64MultiArray, "/arm_controller/echo", 10)
         self._services: list[tuple[Any, Callable[[Any, Any], bool]]] = []
         self._when_paused: list[Callable[[], None]] = []
         self._late: list[tuple[float, JointState]] = []
@@ -157,6 +159,8 @@ class StandIn:
         taken = False
         while (found := self._commands.handle.take_message(Float64MultiArray, False)) is not None:
             self.world.command, taken = tuple(found[0].data), True
+            if not self.faults.drops_echo:
+                self._echo.publish(found[0])
         return taken
 
     def _take_requests(self) -> bool:
