@@ -28,8 +28,7 @@ from embodied_env.timing.clock import Clock
 BackendName = Literal["fake", "mujoco", "mujoco_ros", "gazebo", "simulation_interfaces", "real", "replay"]
 """The backends of this package."""
 
-DELAYED_BACKENDS = ("mujoco", "mujoco_ros")
-"""Backends that in lockstep inject the delays of their option `delays`."""
+DELAYED_BACKENDS = ("mujoco", "mujoco_ros")  # backends that in lockstep inject the delays of their option `delays`
 
 _PARTS = ("capabilities", "open", "reset", "send", "advance", "read", "halt", "close")  # attributes of a backend
 _NO_OPTIONS = ("clock", "pacing")  # keywords of a factory that are not user options

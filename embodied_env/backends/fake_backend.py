@@ -32,8 +32,7 @@ from embodied_env.errors import BackendLostError, UsageError
 from embodied_env.messages.message_types import JOINT_SENSOR
 from embodied_env.timing.clock import NS_PER_S, Clock, Pacer
 
-KEPT = 2000
-"""Number of commands, and of halt reasons, that the backend keeps at least, or up to twice as many."""
+KEPT = 2000  # number of commands, and of halt reasons, that the backend keeps at least, or up to twice as many
 
 FaultKind = Literal["delay", "drop", "nan", "stale", "future", "refuse"]
 
@@ -261,8 +260,7 @@ class FakeBackend:
             yield field, places, [self._joints.index(shown[place]) for place in places]
 
 
-realtime_fake = partial(FakeBackend, free_running=True)
-"""A free-running `FakeBackend`."""
+realtime_fake = partial(FakeBackend, free_running=True)  # A free-running `FakeBackend`
 
 
 def _remember(kept: list[Any], new: object) -> None:

@@ -42,8 +42,7 @@ FIELDS: Mapping[Kind, tuple[str, ...]] = {
 }
 """Kind of parameter -> the fields of the model that it sets. A command delay is none of the model."""
 
-CONSTANT_FIELDS = frozenset({"body_mass", "dof_armature"})
-"""The fields from which MuJoCo computes constants of a model."""
+CONSTANT_FIELDS = frozenset({"body_mass", "dof_armature"})  # the fields from which MuJoCo computes constants of a model
 
 MOST_PARAMETERS = 100
 MOST_RUNS = 1000
@@ -208,10 +207,7 @@ def draw_identified(parameters: Sequence[IdentifiedParameter], seed: int) -> Flo
 
 
 class ModelParameter:
-    """Value in an ``MjModel`` of the joints or bodies that share it, at the places `rows` in `FIELDS`.
-
-    What MuJoCo computes from a changed mass or armature is left to `WorldModel.update_constants`.
-    """
+    """Value in an ``MjModel`` of the joints or bodies that share it, without what MuJoCo computes from it."""
 
     def __init__(self, mj: Any, kind: Kind, rows: NDArray[np.intp]) -> None:  # noqa: ANN401 - no type stubs
         """Refer to the `rows` of a model, where masses scale the inertia that the bodies have now."""

@@ -44,10 +44,7 @@ class SensorOutput(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ArrayReader:
-    """Reader of parts of a state, which are views with one dimension of which `formula` makes a new array.
-
-    The formula takes the parts of one world or, in rows, those of several, with equal results.
-    """
+    """Reader of parts of a state, views of which `formula` makes a new array, also of several worlds in rows."""
 
     parts: tuple[NDArray[np.float64], ...]
     formula: Callable[..., NDArray[np.float64]]

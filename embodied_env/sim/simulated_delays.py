@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.errors import UsageError
-from embodied_env.sim.world_profile import Driver, EmulatorSpec
+from embodied_env.sim.world_profile import EmulatorSpec
 from embodied_env.timing.clock import NS_PER_S
 from embodied_env.timing.delay_model import DelayModel, check_delays, schedule_of
 
@@ -174,31 +174,6 @@ class EmulatedController:
         self.target[part] = values
         self.since_ns = since_ns
         self._unsent.append((since_ns, self.target))
-
-
-class EmulatedDrivers:
-    """Publication times and header stamps of readings."""
-
-    def __init__(self, emulator: EmulatorSpec) -> None:
-        """Use the declared drivers, where a sensor without an entry is published at once."""
-        self._sensors = emulator.sensors
-        self._offset_ns = _ns(emulator.clock_offset_s)
-
-    def due_ns(self, sensor: str, available_ns: int) -> int:
-        """Return the publication time of a reading available at `available_ns`, on the same clock."""
-        return available_ns + _ns(self._sensors.get(sensor, Driver()).driver_delay_s)
-
-    def header_ns(self, sensor: str, acquired_ns: int, published_ns: int) -> int:
-        """Return the stamp of a header from times in UTC."""
-        driver = self._sensors.get(sensor, Driver())
-        if driver.stamp == "zero":
-            return 0
-        true_ns = published_ns if driver.stamp == "publication" else acquired_ns
-        return self.robot_ns(true_ns) + _ns(driver.clock_offset_s)
-
-    def robot_ns(self, utc_ns: int) -> int:
-        """Return the time of the robot's clock at a time in UTC."""
-        return utc_ns + self._offset_ns
 
 
 def _ns(seconds: float) -> int:

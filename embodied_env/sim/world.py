@@ -33,11 +33,7 @@ from embodied_env.timing.delay_model import DelayModel
 
 @dataclass(frozen=True, kw_only=True)
 class WorldState:
-    """The state of a world in lockstep between two steps.
-
-    `physics` is an ``mjSTATE_INTEGRATION``, `drawn` what the reset drew, `target` the active command. `channels`,
-    `sensors` and `commands` are those of `SensorChannel.save`, `SimulatedSensorReader.save` and `CommandPath.save`.
-    """
+    """The state of a world in lockstep between two steps, of which `physics` is an ``mjSTATE_INTEGRATION``."""
 
     now_ns: int
     origin_ns: int

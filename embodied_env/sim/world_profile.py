@@ -19,8 +19,7 @@ from embodied_env.messages.message_types import JOINT_SENSOR
 Probability: TypeAlias = Annotated[float, Interval(ge=0, lt=1)]
 
 
-RENDERED = ("rgb8", "bgr8", "32FC1")
-"""The encodings of rendered images."""
+RENDERED = ("rgb8", "bgr8", "32FC1")  # the encodings of rendered images
 
 EXACT_RESAMPLING = ("nearest", "area")
 """The filters of `resize` that return the pixels of an image from one in which they are repeated."""

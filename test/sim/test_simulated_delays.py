@@ -16,7 +16,7 @@ import embodied_env
 from embodied_env.cli.main import main
 from embodied_env.errors import ClosedError, ContractError, UsageError
 from embodied_env.sim.sensor_reader import AsyncCameras, SensorOutput
-from embodied_env.sim.simulated_delays import EmulatedController, EmulatedDrivers, TimedQueue
+from embodied_env.sim.simulated_delays import EmulatedController, TimedQueue
 from embodied_env.sim.world import World
 from embodied_env.sim.world_model import WorldModel
 from embodied_env.sim.world_profile import Driver, EmulatorSpec, load_profile
@@ -208,27 +208,6 @@ def test_a_command_replaces_a_trajectory_of_its_actuator_only():
     made.receive(60 * MS, 0, np.array([9.0]))
     enforced(made, NS_PER_S)
     assert made.target.tolist() == [9.0, 3.0]
-
-
-# -------------------------------------------------------------------------------------------------- sensor drivers
-
-
-@given(delays_s, st.integers(0, 10**18))
-def test_a_reading_is_published_its_delay_after_acquisition(delay_s, available_ns):
-    drivers = EmulatedDrivers(EmulatorSpec(sensors={"late": Driver(driver_delay_s=delay_s)}))
-    assert drivers.due_ns("late", available_ns) - available_ns == round(delay_s * NS_PER_S)
-    assert drivers.due_ns("another", available_ns) == available_ns
-
-
-@pytest.mark.parametrize(
-    ("stamp", "header_ns"), [("acquisition", 1_000 + 350 * MS), ("publication", 2_000 + 350 * MS), ("zero", 0)]
-)
-def test_a_header_has_the_declared_stamp_on_the_declared_clock(stamp, header_ns):
-    driver = Driver(stamp=stamp, clock_offset_s=0.25)
-    drivers = EmulatedDrivers(EmulatorSpec(clock_offset_s=0.1, sensors={"a": driver}))
-    assert drivers.header_ns("a", 1_000, 2_000) == header_ns
-    assert drivers.header_ns("b", 1_000, 2_000) == 1_000 + 100 * MS
-    assert drivers.robot_ns(1_000) == 1_000 + 100 * MS
 
 
 # ----------------------------------------------------------------------------------------------------------- profile

@@ -22,12 +22,11 @@ from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.reset_draws import ResetRoutine
 from embodied_env.core.types import ApprovedCommand, ResetReport, ResetRequest, SentCommand, Snapshot, check_approved
 from embodied_env.errors import BackendLostError, BackendNotReadyError
-from embodied_env.extensions.gazebo.auxiliary_topics import CommandEchoes, EntityTopics
 from embodied_env.extensions.gazebo.control import APIS
 from embodied_env.extensions.gazebo.control.lockstep_control import LockstepControl
 from embodied_env.extensions.gazebo.control.service_session import ServiceSession
 from embodied_env.extensions.gazebo.control.simulator_api import EntityState, SimulatorNotReadyError
-from embodied_env.extensions.gazebo.derived_sensors import DerivedSensors, JointZeros
+from embodied_env.extensions.gazebo.derived_sensors import CommandEchoes, DerivedSensors, EntityTopics, JointZeros
 from embodied_env.extensions.gazebo.external_sim_profile import (
     EntityPose,
     check_offered,

@@ -20,8 +20,7 @@ from embodied_env.errors import BackendNotReadyError
 from embodied_env.extensions.gazebo.control.simulator_api import ControlCapabilities
 from embodied_env.sim.world_profile import only_key
 
-_CONTROLS = {"gazebo": "ros_gz", "simulation_interfaces": "simulation_interfaces"}
-"""Backend -> default API."""
+_CONTROLS = {"gazebo": "ros_gz", "simulation_interfaces": "simulation_interfaces"}  # backend -> default API
 
 FORCE_TYPE = "geometry_msgs/msg/WrenchStamped"
 _POSES = ("position", "orientation", "covariance")  # the covariance is zero, since simulated poses are exact

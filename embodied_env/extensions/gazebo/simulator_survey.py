@@ -18,10 +18,10 @@ from pathlib import Path
 from embodied_env.contract import Contract, SensorSpec
 from embodied_env.contract.qos_schema import QosSpec
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ContractError, MissingDependencyError
-from embodied_env.extensions.gazebo.auxiliary_topics import EntityTopics
 from embodied_env.extensions.gazebo.control import APIS
 from embodied_env.extensions.gazebo.control.lockstep_control import LockstepControl
 from embodied_env.extensions.gazebo.control.service_session import REST_S, ServiceSession
+from embodied_env.extensions.gazebo.derived_sensors import EntityTopics
 from embodied_env.extensions.gazebo.external_sim_profile import SimulatorProfile, check_offered, load_simulator_profile
 from embodied_env.messages.message_types import message_class
 from embodied_env.ros.robot.graph_checks import publisher_problems, reader_problems, surroundings, topic_check

@@ -68,10 +68,7 @@ class EmulatedTopic:
     """Topic of one or several safety inputs, which is not published while another node publishes it."""
 
     def __init__(self, inputs: Sequence[EstopSpec], node: Any, latched_qos: Any, repeated_qos: Any) -> None:  # noqa: ANN401 - rclpy's
-        """Create the publisher, and for each input a service ``~/<key>/<name>`` (std_srvs/srv/SetBool).
-
-        For an e-stop ``true`` presses it; for what must be active ``false`` makes it inactive.
-        """
+        """Create the publisher, and for each input a service ``~/<key>/<name>`` that presses or deactivates it."""
         self._inputs, self._node = inputs, node
         self._unsafe: set[str] = set()
         for spec in inputs:

@@ -163,19 +163,7 @@ def run_simulator(
     stop: threading.Event,
     on_ready: Callable[[str], None] = lambda _namespace: None,
 ) -> None:
-    """Host `world` in lockstep until `stop` is set.
-
-    Args:
-        contract: contract of `world`.
-        world: the world.
-        namespace: absolute ROS namespace; None: the root, or that of ``--ros-args``.
-        stop: set it from a signal handler or another thread.
-        on_ready: called with the namespace when the node has been created.
-
-    Raises:
-        BackendNotReadyError: if ROS 2 cannot be initialised.
-        ContractError: for a sensor that does not match its message type.
-    """
+    """Host `world` in lockstep until `stop` is set, with the arguments and errors of `run_free_running`."""
     make = functools.partial(SimulatorNode, contract, world, namespace=namespace)
     with node_with_executor(contract, make, fast=False) as (simulator, executor):
         on_ready(simulator.node.get_namespace())

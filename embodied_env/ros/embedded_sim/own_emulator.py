@@ -17,8 +17,7 @@ from embodied_env.ros.transport.setup_checks import check_namespace, unique_name
 from embodied_env.ros.wire.simulator_protocol import RESET_SERVICE
 from embodied_env.timing.clock import SteadyClock
 
-SEARCH_S = 5.0
-"""Default time to look for a running emulator before one is started."""
+SEARCH_S = 5.0  # default time to look for a running emulator before one is started
 
 _START_S = 60.0
 _NAMED = ("sensors", "actuators", "safety")  # keys of a contract in which there are names of ROS

@@ -34,8 +34,9 @@ from embodied_env.ros.transport.setup_checks import rclpy_import_errors
 from embodied_env.ros.wire.command_messages import from_trajectory
 from embodied_env.ros.wire.simulator_protocol import ANY_EPOCH
 from embodied_env.sim.mujoco_kinematics import robot_description
-from embodied_env.sim.simulated_delays import EmulatedController, EmulatedDrivers, TimedQueue
+from embodied_env.sim.simulated_delays import EmulatedController, TimedQueue
 from embodied_env.sim.world import World
+from embodied_env.sim.world_profile import Driver
 from embodied_env.timing.clock import NS_PER_S, SteadyClock
 
 with rclpy_import_errors("the embedded simulator over ROS 2"):
@@ -71,7 +72,8 @@ class FreeRunningNode(WorldNode):
         slices, self._conversion = list(layout.slices.values()), layout.conversion
         self._controller = EmulatedController(slices, world.is_velocity, emulator=emulator, timeout_s=timeout_s)
         self._is_moving = False
-        self._drivers = EmulatedDrivers(emulator)
+        self._drivers = {name: emulator.sensors.get(name, Driver()) for name in contract.sensors}
+        self._offset_ns = round(emulator.clock_offset_s * NS_PER_S)  # of the robot's clock, ahead of UTC
         self._readings: TimedQueue[_Reading] = TimedQueue()
         self._anchor_ns = 0  # time zero of the world, on the steady clock
         self._epoch, self._reply = ANY_EPOCH, ""
@@ -195,7 +197,7 @@ class FreeRunningNode(WorldNode):
         elif self._is_moving:
             start_ns = now_ns = self._clock.now_ns()
             if stamp_ns := stamp.sec * NS_PER_S + stamp.nanosec:
-                start_ns = stamp_ns - self._drivers.robot_ns(self._utc_ns(0))
+                start_ns = stamp_ns - self._robot_ns(0)
             timed = [(start_ns + after_ns, values) for after_ns, values in points]
             reach_s = self._world.profile.emulator.interpolation_s
             reach_ns = self._contract.control_period_ns if reach_s is None else round(reach_s * NS_PER_S)
@@ -219,13 +221,16 @@ class FreeRunningNode(WorldNode):
                 self.node.get_logger().warning(f"{name}: {sample.reason}", throttle_duration_sec=_THROTTLE_S)
                 continue
             channel = self._world.channels[name]
-            due_ns = self._drivers.due_ns(name, self._anchor_ns + channel.available_ns)
-            self._readings.put(due_ns, (name, sample.values, channel.extras, self._anchor_ns + sample.stamp_ns))
+            late_ns = channel.available_ns + round(self._drivers[name].driver_delay_s * NS_PER_S)
+            reading = name, sample.values, channel.extras, self._anchor_ns + sample.stamp_ns
+            self._readings.put(self._anchor_ns + late_ns, reading)
         self._publish_state()
         self._serve()
 
     def _send(self, name: str, values: Values, extras: Extras, taken_ns: int) -> None:
-        stamp_ns = self._drivers.header_ns(name, self._utc_ns(taken_ns), self._clock.system_ns())
+        driver = self._drivers[name]
+        utc_ns = self._clock.system_ns() if driver.stamp == "publication" else self._utc_ns(taken_ns)
+        stamp_ns = utc_ns + self._offset_ns + round(driver.clock_offset_s * NS_PER_S) if driver.stamp != "zero" else 0
         if name in self._orders:
             places = self._orders[name][1]
             values = {field: value[places[field]] for field, value in values.items()}
@@ -237,7 +242,7 @@ class FreeRunningNode(WorldNode):
             return
         since_ns = self._controller.since_ns
         if since_ns != self._stamped[0]:  # one stamp per command: the two clocks are read once
-            self._stamped = since_ns, self._drivers.robot_ns(self._utc_ns(since_ns))
+            self._stamped = since_ns, self._robot_ns(since_ns)
         is_velocity, target = self._world.is_velocity, self._controller.target
         if self._conversion is not None:
             target = self._conversion.to_driver(target)
@@ -251,7 +256,11 @@ class FreeRunningNode(WorldNode):
         return steady_ns + self._clock.system_ns() - self._clock.now_ns()
 
     def _stamp_ns(self, world_ns: int) -> int:
-        return self._drivers.robot_ns(self._utc_ns(self._anchor_ns + world_ns))
+        return self._robot_ns(self._anchor_ns + world_ns)
+
+    def _robot_ns(self, steady_ns: int) -> int:
+        """Return the time of the robot's clock at an instant of the steady clock."""
+        return self._utc_ns(steady_ns) + self._offset_ns
 
     def _begin_window(self) -> None:
         self._window_ns = self._clock.now_ns(), self._world.now_ns

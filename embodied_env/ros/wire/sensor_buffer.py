@@ -38,12 +38,7 @@ def stamp_ns(message: Message) -> int:
 
 
 class SensorReader:
-    """Reads the messages of one sensor into new arrays of the contract's shapes and dtypes.
-
-    Attributes:
-        raw_sha256: the hash of the pixels of each resized image in the last message that was read, by field.
-        driver: the values in the driver's units of each converted field in that message.
-    """
+    """Reads messages of one sensor, and keeps `raw_sha256` of resized images and `driver` values of the last one."""
 
     def __init__(self, name: str, sensor: SensorSpec) -> None:
         """Resolve the fields of `sensor`, or raise ContractError if it does not match its message type."""

@@ -16,11 +16,9 @@ from embodied_env.ros.transport.receiver import ReceivedMessage
 from embodied_env.ros.wire.world_clock import ClockSpec, SystemClockMonitor, WorldClock
 from embodied_env.timing.clock import NS_PER_S
 
-SYNCED_TOLERANCE_S = 0.02
-"""Least tolerance of a stamp of a synchronised clock that is ahead of its arrival."""
+SYNCED_TOLERANCE_S = 0.02  # least tolerance of a stamp of a synchronised clock that is ahead of its arrival
 
-WINDOW_S = 60.0
-"""The window of the least transport delay of a clock that is not synchronised."""
+WINDOW_S = 60.0  # the window of the least transport delay of a clock that is not synchronised
 
 _SUSPECT_S = 5.0
 _AHEAD_S: Mapping[SuspectClock, float] = {"tai": 37.0, "gps": 18.0}  # of UTC

@@ -106,11 +106,7 @@ class StepArrivals:
                 buffer.clear_readings()
 
     def expected(self, target_ns: int, now_ns: int, *, since_ns: int = 0) -> dict[str, ExpectedReading]:
-        """Return the readings that are due at `target_ns`, the end of a step, by the rate of each sensor.
-
-        Messages without a stamp that arrived since the step began get `now_ns`. Readings stamped before `since_ns`, a
-        reset, do not count.
-        """
+        """Return the readings due at `target_ns` and since `since_ns`, unstamped ones of the step with `now_ns`."""
         return {
             key: ExpectedReading(
                 earliest_ns=max(since_ns, due.earliest_ns(target_ns)), number=self._unstamped.get(key), stamp_ns=now_ns

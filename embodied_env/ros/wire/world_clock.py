@@ -18,11 +18,9 @@ from embodied_env.timing.clock import NS_PER_S, Clock
 GOOD_PAIR_NS = 50_000
 """Largest time between the two steady readings around one of UTC for which no further reading is tried."""
 
-STEP_NS = 1_000_000
-"""Change of UTC against the steady clock, beyond any slew, above which it counts as a step."""
+STEP_NS = 1_000_000  # change of UTC against the steady clock, beyond any slew, above which it counts as a step
 
-SUSPEND_NS = NS_PER_S
-"""Shortest suspend of the host that is reported as one, while a shorter one is a step of UTC."""
+SUSPEND_NS = NS_PER_S  # shortest suspend of the host that is reported as one, while a shorter one is a step of UTC
 
 _TRIES = 5
 _PAIR_PERIOD_NS = NS_PER_S

@@ -75,14 +75,7 @@ class PendingRequest:
 
 
 class ServiceSession:
-    """Sends the requests to one simulator.
-
-    `end` is the monotonic time, s, by which a call returns.
-
-    Attributes:
-        clock: the simulator's clock.
-        reply_timeout_s: how long after its request a reply may come.
-    """
+    """Sends the requests to one simulator, where `end` is the monotonic time, s, by which a call returns."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from geometry_msgs.msg import WrenchStamped
 from nav_msgs.msg import Odometry
 
 from embodied_env.contract import load_contract
-from embodied_env.extensions.gazebo.auxiliary_topics import EntityTopics
+from embodied_env.extensions.gazebo.derived_sensors import EntityTopics
 from embodied_env.extensions.gazebo.external_sim_profile import load_simulator_profile
 from embodied_env.ros.transport.receiver import ReceivedMessage
 
