@@ -271,7 +271,6 @@ class CommandLimiter:
         return list(map(min, map(max, action, low), high))
 
     def _velocities(self, target: list[float], reference: CommandState, dt_s: float) -> list[float]:
-        """Return the velocities that lead to `target` in dt."""
         rows = zip(target, reference.positions.tolist(), self._is_velocity, strict=True)
         return [t if is_velocity else (t - x) / dt_s for t, x, is_velocity in rows]
 
@@ -357,7 +356,6 @@ class CommandLimiter:
         *,
         sound: bool = True,
     ) -> ApprovedCommand:
-        """Return the approved command with its report, whose arrays are read-only."""
         sound, any_late = sound and self._keeps_limits, False
         if reference.before_gap is not None:
             before_gap, used = reference.before_gap.tolist(), reference.velocities.tolist()

@@ -105,6 +105,12 @@ def modification(
     return _of_joints(gate, code, joints, [i for i, x in enumerate(before) if x != limit[i]], before, after, limit)
 
 
+def rate_finding(share: float, n_steps: int, severity: Severity) -> Finding:
+    """Return the finding that the gate changed a share of the last steps."""
+    detail = f"the gate changed {share:.0%} of the last {n_steps} steps"
+    return Finding(gate="intervention", severity=severity, code="rate.intervention", detail=detail)
+
+
 def gap_finding(joints: tuple[str, ...], published: Sequence[float], used: Sequence[float]) -> Finding:
     """Report reference velocities that were lowered after a gap in the commands, from `published` to `used`."""
     finding = modification("joint_limits", "vel.gap", joints, published, used)

@@ -7,6 +7,7 @@ the post-condition on the exact values to be published follows. The caller's arr
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,15 +17,15 @@ import numpy as np
 
 from embodied_env.contract import Contract, EffectiveLimits, FloatArray, JointLimits
 from embodied_env.contract.runtime_values import are_equal, changed_limits, is_tighter
+from embodied_env.contract.safety_schema import Intervention
 from embodied_env.core.code_types import Severity
 from embodied_env.core.types import ApprovedCommand, CommandState, Finding, SafetyContext
 from embodied_env.processes.signals import Terminated
 from embodied_env.safety.action_parsing import NO_ACTION, MalformedActionError, parse_action
 from embodied_env.safety.command_filters import CommandFilter
 from embodied_env.safety.command_limiter import CommandLimiter, are_representable
-from embodied_env.safety.findings import latched_finding, safety_input_findings, worst_severity
+from embodied_env.safety.findings import latched_finding, rate_finding, safety_input_findings, worst_severity
 from embodied_env.safety.interlocks.plugin_interlock import make_interlocks
-from embodied_env.safety.intervention_rate import InterventionRate
 
 
 class SafetyGate:
@@ -281,6 +282,46 @@ class SafetyGate:
             detail = f"{self._malformed_in_a_row} malformed actions in a row"
             findings.append(Finding(gate="form", severity=Severity.STOP, code="form.repeated", detail=detail))
         return findings
+
+
+class InterventionRate:
+    """The share of recent steps in which the gate changed the action.
+
+    Attributes:
+        window: whether the gate changed each action, oldest first.
+        share: in [0, 1]; 0 before the first step.
+        findings: the report of a share above `warn_share`, a STOP above `stop_share`; none before the window is full.
+    """
+
+    def __init__(self, spec: Intervention) -> None:
+        self._spec = spec
+        self.window: deque[bool] = deque(maxlen=spec.window_steps)
+        self.reset()
+
+    def reset(self) -> None:
+        """Clear the window."""
+        self.restore(())
+
+    def restore(self, window: Iterable[bool]) -> None:
+        """Replace the window with these steps."""
+        self.window.clear()
+        self._changed, self.share, self.findings = 0, 0.0, list[Finding]()
+        for intervened in window:
+            self.count(intervened=intervened)
+
+    def count(self, *, intervened: bool) -> None:
+        """Add a step to the window."""
+        window, spec = self.window, self._spec
+        is_full = len(window) == window.maxlen
+        self._changed += intervened - (window[0] if is_full else 0)
+        window.append(intervened)
+        self.share = share = self._changed / len(window)
+        self.findings = []
+        if len(window) < spec.window_steps:
+            return
+        stops = spec.stop_share is not None and share > spec.stop_share
+        if stops or share > spec.warn_share:
+            self.findings = [rate_finding(share, len(window), Severity.STOP if stops else Severity.PASS)]
 
 
 def _no_time(dt_s: float) -> Finding:

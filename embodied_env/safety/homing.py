@@ -208,7 +208,6 @@ class HomingMotion:
         self._goal = np.where(stays, positions, self._home)
 
     def _check_gate_result(self, answered: ApprovedCommand) -> None:
-        """Count held commands and raise an error when homing must end."""
         for finding in answered.report.findings:
             if finding.severity >= Severity.HOLD or finding.gate in ("workspace", "plugins"):
                 self._hindrance = _describe(finding)
@@ -239,7 +238,6 @@ class HomingMotion:
 
 
 def _distances(away: FloatArray, rate_per_s: FloatArray, time_s: float) -> FloatArray:
-    """Return the distances from home after `time_s` of a smooth approach."""
     rt = rate_per_s * time_s
     return np.asarray(away * (1.0 + rt + rt * rt / 2.0) * np.exp(-rt))
 

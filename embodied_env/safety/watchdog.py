@@ -85,7 +85,6 @@ class Watchdog:
             return finding
 
     def _input_finding(self) -> Finding | None:
-        """Return the most severe finding of the safety inputs, or None."""
         try:
             inputs = self._estops()
         except Exception:  # noqa: BLE001 - a transport may raise anything; an unreadable input is unknown

@@ -212,7 +212,6 @@ def read_profile(path: str | Path) -> LatencyProfile:
 
 
 def _with_keys(value: Any, where: str, keys: tuple[str, ...]) -> dict[str, Any]:  # noqa: ANN401 - JSON types
-    """Return `value` if it is an object with exactly `keys`."""
     if not isinstance(value, dict):
         raise ValueError(f"{where}: {reprlib.repr(value)} (expected an object with {', '.join(keys)})")  # noqa: TRY004
     if wrong := value.keys() ^ set(keys):

@@ -9,21 +9,22 @@ import sys
 import threading
 from functools import partial
 
+import arbiter_bench
 import numpy as np
 import pytest
 import scripted_tasks
+from arbiter_bench import ArbiterBench, RelayOutlet
 from safety_strategies import calm, joint_limits, plain_contract
 from scripted_tasks import PERIOD_NS, PERIOD_S, Scene
 
 from embodied_env.backends.fake_backend import FakeBackend
 from embodied_env.core.code_types import Severity
 from embodied_env.core.reset_draws import ResetRoutine
-from embodied_env.core.types import Finding, SentCommand
+from embodied_env.core.types import Finding
 from embodied_env.processes import signals as interrupts
 from embodied_env.safety import arbiter, homing
-from embodied_env.safety.arbiter import Arbiter
 from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.publishing import make_publishing, single
+from embodied_env.safety.publishing import single
 from embodied_env.safety.relay import relay as core
 from embodied_env.safety.relay.relay import Relay
 from embodied_env.safety.relay.relay_protocol import Armed, CommandId, write_command
@@ -33,7 +34,7 @@ HOME = {"shoulder": 0.6, "elbow": -0.4}
 HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 CONTRACT, PLAIN = scripted_tasks.contract(), plain_contract()
 LAYOUT = SafetyGate(PLAIN).layout
-TRACED = {module.__file__ for module in (arbiter, single, interrupts, core, homing)} | {__file__}
+TRACED = {module.__file__ for module in (arbiter, arbiter_bench, single, interrupts, core, homing)} | {__file__}
 
 
 class Interrupted(Exception):  # noqa: N818
@@ -89,29 +90,17 @@ def raising_signal(request):
     signal.signal(number, before)
 
 
-class Bench:
-    """An arbiter whose transport is a list, and which delays no signal in lockstep."""
+class Bench(ArbiterBench):
+    """A robot in motion, which delays no signal in lockstep."""
 
     def __init__(self, *, free_running=True):
-        self.clock, self.sent = ManualClock(start_ns=1000), []
-        self.gate = SafetyGate(CONTRACT)
-        self.arbiter = Arbiter(
-            self.transport, self.gate, make_publishing(self.gate), clock=self.clock, free_running=free_running
-        )
-        self.arbiter.reset(np.zeros(2), 0)
+        super().__init__(CONTRACT, free_running=free_running)
         for _ in range(2):
-            self.publish()
+            self.move()
         self.clock.advance_ns(PERIOD_NS)
 
-    def transport(self, command):
-        message = command
-        self.sent.append(message)
-        return SentCommand(seq=command.seq, values=command.values)
-
-    def publish(self):
-        self.clock.advance_ns(PERIOD_NS)
-        with self.arbiter.exclusive as (reference, dt_s):
-            self.arbiter.send(self.gate.judge([1.0, -1.0], reference, dt_s))
+    def move(self):
+        self.publish([1.0, -1.0], after_ns=PERIOD_NS)
 
 
 def refers_to(reference, command):
@@ -141,7 +130,7 @@ def test_after_a_signal_at_any_line_of_a_publication_braking_starts_from_the_pub
         bench = Bench()
         before = len(bench.sent)
         injection = Injection(at, raising_signal)
-        was_raised = injection.during(bench.publish)
+        was_raised = injection.during(bench.move)
         if not was_raised:
             assert injection.lines <= at
             break
@@ -149,7 +138,9 @@ def test_after_a_signal_at_any_line_of_a_publication_braking_starts_from_the_pub
         published_or_not.add(len(bench.sent) - before)
         assert refers_to(bench.arbiter.reference, last), injection.where
         assert bench.arbiter.reference.seq == last.seq, injection.where
-        if not injection.where.startswith("Bench."):  # no signal is handled where a tracer sees the end of a `with`
+        if not injection.where.startswith(
+            "ArbiterBench."
+        ):  # no signal is handled where a tracer sees the end of a `with`
             assert may_publish_in_another_thread(bench.arbiter), injection.where
         bench.clock.advance_ns(PERIOD_NS)
         assert_brakes(bench.arbiter.brake(HOLD), last, scripted_tasks.DECELERATION, injection.where)
@@ -172,7 +163,7 @@ def test_exception_at_any_line_keeps_the_reference_consistent(error):
     for at in itertools.count():
         bench = Bench(free_running=False)
         count = len(bench.sent)
-        if not Injection(at, fail, {arbiter.__file__, __file__}).during(bench.publish):
+        if not Injection(at, fail, {arbiter.__file__, arbiter_bench.__file__, __file__}).during(bench.move):
             break
         reference = bench.arbiter.reference
         assert reference.seq in (bench.sent[-1].seq, count + 1)
@@ -189,36 +180,16 @@ def test_braking_starts_from_a_message_sent_before_its_transport_failed():
 
     bench.arbiter._send = fail
     with pytest.raises(OSError, match="acknowledgement"):
-        bench.publish()
+        bench.move()
     assert refers_to(bench.arbiter.reference, bench.sent[-1])
 
 
 # ------------------------------------------------------------------------------------------------- relay and homing
 
 
-class OutletSpy:
-    """Stores what a relay publishes."""
-
-    def __init__(self):
-        self.published = []
-
-    def publish(self, command):
-        message = command
-        self.published.append(message)
-
-    def applied(self, fields):
-        pass
-
-    def report(self, report):
-        pass
-
-    def state(self, state):
-        pass
-
-
 def moving_relay():
     """Return a relay with both joints in motion, its clock, its outlet, and a function that sends the next command."""
-    clock, outlet = ManualClock(start_ns=1_000 * NS_PER_S), OutletSpy()
+    clock, outlet = ManualClock(start_ns=1_000 * NS_PER_S), RelayOutlet()
     relay = Relay(PLAIN, outlet, clock=clock)
     relay.on_joint_positions("joints", np.zeros(2), clock.now_ns())
     epoch = Armed.from_text(relay.arm()[1]).epoch

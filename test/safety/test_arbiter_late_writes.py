@@ -13,19 +13,20 @@ import time
 import numpy as np
 import pytest
 import scripted_tasks
+from arbiter_bench import homing_context
 from hypothesis import example, given
 from hypothesis import strategies as st
 from safety_strategies import contract_of, examples
 
 from embodied_env.contract import JointLimits, parse_contract
 from embodied_env.contract.safety_schema import WatchdogSpec
-from embodied_env.core.code_types import Quality, Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.core.reset_draws import ResetRoutine
-from embodied_env.core.types import Finding, SafetyContext, Sample, SensorStatus, SentCommand, Snapshot
+from embodied_env.core.types import Finding, SentCommand
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.safety.arbiter import Arbiter
 from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.homing import HomingContext, HomingMotion
+from embodied_env.safety.homing import HomingMotion
 from embodied_env.safety.publishing import make_publishing
 from embodied_env.safety.relay.relay import Relay
 from embodied_env.safety.relay.relay_protocol import Armed, CommandId, write_command
@@ -440,22 +441,14 @@ def test_a_suspension_during_homing_never_speeds_a_joint_up(jumps):
     def measured():
         return np.array(world.published[-1][1].values) if world.published else np.zeros(2)
 
-    def safety_context():
-        status = SensorStatus(quality=Quality.OK, age_s=0.0)
-        return SafetyContext(sensors={"joints": status}, measured=measured())
-
-    def turn():
+    def wait():
         world.next_ns = max(world.next_ns + PERIOD_NS, world.clock.instant)
         world.clock.sleep_until_ns(world.next_ns)
-        joints = Sample(sensor="joints", values={"position": measured()}, stamp_ns=0, arrival_ns=0)
-        return Snapshot(now_ns=0, samples={"joints": joints}), []
 
     routine = ResetRoutine(home={"shoulder": 0.6, "elbow": -0.4}, speed=1.0)
     homing = HomingMotion(contract, routine, world.gate, world.arbiter, world.clock)
     world.clock.suspend(jumps)
-    ways = HomingContext(
-        turn=turn, safety_context=safety_context, feed=lambda: None, now_ns=lambda: world.clock.instant
-    )
+    ways = homing_context(lambda: world.clock.instant, measured, wait)
     with contextlib.suppress(BackendNotReadyError):
         homing.drive(ways, world.clock.instant + 60 * NS_PER_S)
     assert len(world.published) > 2

@@ -11,6 +11,7 @@ import threading
 
 import numpy as np
 import pytest
+from arbiter_bench import ArbiterBench
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -345,29 +346,20 @@ Episodes.TestCase.settings = settings(examples(20), stateful_step_count=20)
 TestEpisodes = Episodes.TestCase
 
 
-class ConcurrentRobot:
+class ConcurrentRobot(ArbiterBench):
     """Threads that step, watch and stop one robot at the same time."""
 
     def __init__(self):
-        contract = plain_contract(control_period_s=0.001)
-        clock, self.sent, self.go = SteadyClock(), [], threading.Barrier(6)
-        self.gate = SafetyGate(contract)
-        self.arbiter = Arbiter(self._send, self.gate, make_publishing(self.gate), clock=clock, free_running=True)
-        self.arbiter.reset(np.zeros(2), 0)
-        spec = WatchdogSpec(hold_steps=1, stop_steps=10**9)
-        self.watchdog = Watchdog(self.arbiter, self.gate, spec, clock=clock, control_period_s=1e-9)
+        super().__init__(plain_contract(control_period_s=0.001), clock=SteadyClock())
+        self.go, spec = threading.Barrier(6), WatchdogSpec(hold_steps=1, stop_steps=10**9)
+        self.watchdog = Watchdog(self.arbiter, self.gate, spec, clock=self.clock, control_period_s=1e-9)
         self.watchdog.feed()
-
-    def _send(self, command):
-        self.sent.append(command)
-        return SentCommand(seq=command.seq, values=command.values)
 
     def step(self):
         actions = np.random.default_rng(7).uniform(-1.0, 1.0, (150, 2))
         self.go.wait()
         for action in actions:
-            with self.arbiter.exclusive as (reference, dt_s):
-                self.arbiter.send(self.gate.judge(action, reference, dt_s))
+            self.publish(action)
 
     def watch(self):
         self.go.wait()

@@ -187,7 +187,6 @@ def _world_of(file: _File, agents: Mapping[str, Contract], source: str) -> Contr
 
 
 def _add(whole: dict[str, Any], part: Mapping[str, Any], agent: str, path: str) -> None:
-    """Add a robot's entries with its prefix, or raise ContractError for a name that is taken."""
     for name, value in part.items():
         known = name_in_world(agent, name)
         allow(known not in whole, f"{path}.{name}", f"duplicate name {known!r} in the world", "unique names")

@@ -21,13 +21,12 @@ from embodied_env.extensions.vector.batched_types import (
     SafetyContextBatch,
 )
 from embodied_env.safety.command_limiter import CommandLimiter
-from embodied_env.safety.findings import limit_findings, modification, sorted_by_gate
+from embodied_env.safety.findings import limit_findings, modification, rate_finding, sorted_by_gate
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.interlocks.force import ForceGate
 from embodied_env.safety.interlocks.latency import LatencyGate
 from embodied_env.safety.interlocks.observation import JUDGED_BY_AGE, ObservationGate
 from embodied_env.safety.interlocks.tracking import TrackingGate
-from embodied_env.safety.intervention_rate import rate_finding
 
 _BATCHED = (ObservationGate, TrackingGate, ForceGate, LatencyGate)  # in lockstep no latency exceeds its budget
 """Interlocks with a batched form below, without which a slot is judged by its own gate."""

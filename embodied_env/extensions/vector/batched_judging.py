@@ -90,6 +90,5 @@ def _column(values: Any, n_slots: int, kinds: str) -> NDArray[Any]:  # noqa: ANN
 
 
 def _by_reason(reasons: Any, n_slots: int) -> dict[str, BoolArray]:  # noqa: ANN401 - of foreign code
-    """Return in which slots each reason of a verdict holds."""
     column = _column(reasons, n_slots, "U")
     return {reason: column == reason for reason in set(column.tolist()) - {""}}

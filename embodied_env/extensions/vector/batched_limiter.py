@@ -118,7 +118,6 @@ class BatchedLimiter:
         return np.where(is_held, reference.positions, target)
 
     def _smooth(self, target: FloatArray, reference: CommandStateBatch, dt_s: float) -> FloatArray:
-        """Return the targets nearest to `target` within the jerk limits (`CommandLimiter.limit_jerk`)."""
         if not self._limiter.has_jerk:
             return target
         is_velocity, start, velocities = self._layout.is_velocity, reference.positions, reference.velocities
@@ -128,7 +127,6 @@ class BatchedLimiter:
         return np.where(kept == desired, target, np.where(is_velocity, kept, start + kept * dt_s))
 
     def _as_action(self, published: FloatArray, reference: CommandStateBatch) -> FloatArray:
-        """Map published values back to actions (`CommandLimiter.as_action`)."""
         scale = self._layout.scale
         moved = self._moved(published, -reference.positions, scale.si_low, scale.si_high)
         span = np.where(moved >= scale.offset, scale.span, scale.span_below)

@@ -87,7 +87,6 @@ class BatchedRecorder:
         return {**info, "record": {"complete": complete, "lost": lost}}
 
     def _write(self, rows: Iterable[tuple[int, Row]]) -> None:
-        """Queue the row of each slot, all as one job."""
         written, ends = [], []
         with deferred_signals():  # an interrupt must not lose a row of steps that are taken
             for slot, row in rows:
@@ -102,7 +101,6 @@ class BatchedRecorder:
             self._recorders[slot].end_step(is_over=is_over)
 
     def _columns(self, steps: StepResults, findings: Mapping[int, Sequence[Finding]]) -> Row:
-        """Return a row with columns of the slots."""
         slots, is_over = range(len(steps.rows)), steps.info["end_reason"] != ""
         action, reward = _action(steps.action), steps.reward.astype(np.float64)
         transition = Transition(

@@ -60,33 +60,19 @@ class SampleBatch:
             return self
         slots, samples = list(rows), list(rows.values())
         valid = {slot: sample for slot, sample in rows.items() if sample.values}
-        places = list(valid)
-        values = {
-            name: merge_rows(array, places, [sample.values[name] for sample in valid.values()])
-            for name, array in self.values.items()
+        by_field = {
+            part: {
+                name: merge_rows(array, list(valid), [getattr(sample, part)[name] for sample in valid.values()])
+                for name, array in getattr(self, part).items()
+            }
+            for part in ("values", "raw_sha256", "driver")
         }
-        hashes = {
-            name: merge_rows(array, places, [sample.raw_sha256[name] for sample in valid.values()])
-            for name, array in self.raw_sha256.items()
+        others: dict[str, Any] = {
+            part: merge_rows(before, slots, [getattr(sample, part) for sample in samples])
+            for part in ("stamp_ns", "arrival_ns", "seq", "quality", "confidence")
+            if (before := getattr(self, part)) is not None
         }
-        driver = {
-            name: merge_rows(array, places, [sample.driver[name] for sample in valid.values()])
-            for name, array in self.driver.items()
-        }
-        confidence = self.confidence
-        if confidence is not None:
-            confidence = merge_rows(confidence, slots, [sample.confidence for sample in samples])
-        return SampleBatch(
-            sensor=self.sensor,
-            values=values,
-            stamp_ns=merge_rows(self.stamp_ns, slots, [sample.stamp_ns for sample in samples]),
-            arrival_ns=merge_rows(self.arrival_ns, slots, [sample.arrival_ns for sample in samples]),
-            seq=merge_rows(self.seq, slots, [sample.seq for sample in samples]),
-            quality=merge_rows(self.quality, slots, [sample.quality for sample in samples]),
-            raw_sha256=hashes,
-            driver=driver,
-            confidence=confidence,
-        )
+        return SampleBatch(sensor=self.sensor, **by_field, **others)
 
     @classmethod
     def empty(cls, sample: Sample, n_slots: int) -> SampleBatch:

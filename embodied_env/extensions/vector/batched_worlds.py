@@ -142,7 +142,6 @@ class WorldBatch:
         return world is not None and world is self._world
 
     def _put_away(self) -> None:
-        """Save the state that the world has."""
         slot, world = self._selected, self._world
         if slot is None or world is None:
             return
@@ -209,7 +208,6 @@ class WorldBatch:
         return errors
 
     def _read_alone(self, slot: int, physics: BatchedPhysics, sensed: FloatArray) -> None:
-        """Take the readings of one slot in the world, after its physics."""
         world, state = self._world, self._saved[slot]
         if world is None or state is None:
             return
@@ -267,7 +265,6 @@ class WorldBatch:
         )
 
     def _read_each(self, slots: list[int], arrival_ns: IntArray) -> dict[str, SampleBatch]:
-        """Read what the channels of each slot have delivered."""
         changed: dict[str, dict[int, Sample]] = {name: {} for name in self.latest.samples}
         before = self._before.saved
         for slot in slots:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
-from gymnasium import Env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 from numpy.typing import NDArray
@@ -110,7 +109,7 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
             self._check_backend(self._bases[0], threads, is_recorded=record is not None)
             self._steppers = self._batched.steppers if self._batched else [base.stepper for base in self._bases]
             self._steps_taken = 0
-            super().__init__([partial(_same, env) for env in self.envs], copy=copy, autoreset_mode=mode)
+            super().__init__([lambda env=env: env for env in self.envs], copy=copy, autoreset_mode=mode)
         except BaseException:
             self.close()
             raise
@@ -132,7 +131,6 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
         return 0.0 if self._batched is None else self._batched.taken / max(1, self._steps_taken)
 
     def _check_backend(self, first: EmbodiedEnv, threads: int | None, *, is_recorded: bool) -> None:
-        """Batch the slots if that is possible and saves time."""
         if first.capabilities.free_running:
             raise unsupported_pacing(first.pacing, first.backend_name)
         if threads and first.backend_name != "mujoco":
@@ -267,7 +265,6 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
         return self._batch(), self._rewards.copy(), *flags, stacked
 
     def _parse(self, actions: Any) -> Sequence[Any] | ActionRows:  # noqa: ANN401 - of the action space
-        """Return the action of each slot, as rows if slots are batched."""
         if self._batched is not None and (rows := self._batched.parse(actions)) is not None:
             return rows
         # a list may hold `NoAction`
@@ -363,7 +360,6 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
             rows[slot] = observation[key]
 
     def _stack(self, infos: Mapping[int, Info], stacked: Info) -> Info:
-        """Add infos by slot to stacked infos, and return these."""
         for slot in sorted(infos):
             stacked = self._add_info(stacked, infos[slot], slot)
         return stacked
@@ -400,10 +396,6 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
         if problems:
             self.closed = True  # Gymnasium sets it only without an error
             raise problems[0]
-
-
-def _same(env: Env[Any, Any]) -> Env[Any, Any]:
-    return env
 
 
 def _slots(are: NDArray[np.bool_]) -> str:

@@ -171,7 +171,6 @@ class _Load:
         return next(iter(findings), None)
 
     def _is_valid(self, context: SafetyContext) -> bool:
-        """Return whether the reading is valid, and recent enough for an action."""
         if (status := context.sensors.get(self._spec.sensor)) is None:
             return False
         return status.quality in JUDGED_BY_AGE and status.age_s <= self._max_age_s

@@ -17,7 +17,7 @@ from embodied_env.processes.signals import Terminated
 from embodied_env.safety.interlocks.interlock import Interlock
 
 _SEVERITIES = {Severity.PASS, Severity.HOLD, Severity.STOP, Severity.ESTOP}  # severities of a code of another package
-_MOST_DETAIL = 500  # characters
+_MOST_DETAIL = 500  # characters of the text of another package
 
 
 def make_interlocks(contract: Contract, layout: ActionLayout) -> tuple[Interlock, ...]:
@@ -90,12 +90,5 @@ class PluginInterlock(Interlock):
             texts = [(Severity.STOP, f"interlock raised {type(error).__name__}")]
         if self._failed:
             texts = [(Severity.STOP, self._failed)]
-        return [
-            Finding(gate="plugins", severity=severity, code="gate.plugin", detail=_detail(self._name, text))
-            for severity, text in texts
-        ]
-
-
-def _detail(name: str, text: str) -> str:
-    """Return bounded text of another package as one line."""
-    return escaped(f"{name}: {text}"[:_MOST_DETAIL])
+        details = [(severity, escaped(f"{self._name}: {text}"[:_MOST_DETAIL])) for severity, text in texts]
+        return [Finding(gate="plugins", severity=each, code="gate.plugin", detail=detail) for each, detail in details]

@@ -188,7 +188,6 @@ class Setpoints(SingleCommands):
         return np.where(self._gate.limits.is_goal, segment.goal.positions, positions)
 
     def _is_over(self, segment: Segment, now_ns: int) -> bool:
-        """Return whether the time of the motion towards the goal is over."""
         return now_ns - segment.start_ns > self._period_ns + (self._period_ns - self._interval_ns) // 2
 
     def _follows(self, segment: Segment, published: CommandState) -> bool:

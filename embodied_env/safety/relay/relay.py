@@ -284,7 +284,6 @@ class Relay:
         return self._measured.problem(self._clock.now_ns())
 
     def _refusal(self, command: Command) -> Finding | None:
-        """Return why a command that could be read is refused, or None."""
         latched = self._gate.latched
         if latched is not None:
             return latched_finding(latched)
@@ -345,7 +344,6 @@ class Relay:
         self.announce()
 
     def _check_command_timeout(self) -> None:
-        """Latch a STOP if commands have been missing for `stop_steps` periods."""
         if self._armed and self._fed_ns is not None:
             age_ns = self._clock.now_ns() - self._fed_ns
             if age_ns >= self._stop_ns:
@@ -363,7 +361,6 @@ class Relay:
         self._armed = False
 
     def _braking_reason(self) -> Finding | None:
-        """Return why a tick brakes now, or None."""
         if self._gate.latched is not None:
             return latched_finding(self._gate.latched)
         if self._ending:

@@ -115,7 +115,6 @@ def _levers_in_order(
 
 
 def _checked_capsules(spec: WorkspaceSpec, links: tuple[str, ...], path: str) -> NDArray[np.bool_]:
-    """Return which capsules are checked, or raise ContractError for an unknown link."""
     wanted = [(f"{path}.ignore_links[{i}]", link) for i, link in enumerate(spec.ignore_links)]
     wanted += [(f"{path}.ignore_pairs[{i}]", link) for i, pair in enumerate(spec.ignore_pairs) for link in pair]
     for where, link in wanted:
@@ -125,7 +124,6 @@ def _checked_capsules(spec: WorkspaceSpec, links: tuple[str, ...], path: str) ->
 
 
 def _box_rows(boxes: Mapping[str, BoxSpec], movers: IndexArray, links: tuple[str, ...], of: str) -> _BoxRows:
-    """Return the rows of every moving capsule and every box."""
     low, high = (
         np.repeat(np.reshape([getattr(box, end) for box in boxes.values()], (-1, 3)).astype(float), movers.size, axis=0)
         for end in ("low_m", "high_m")

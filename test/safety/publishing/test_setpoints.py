@@ -5,22 +5,21 @@ from typing import Any
 import numpy as np
 import pytest
 import scripted_tasks
+from arbiter_bench import ArbiterBench, homing_context
 from hypothesis import given
 from hypothesis import strategies as st
 from safety_strategies import examples
 from scripted_tasks import PERIOD_NS, PERIOD_S
 
 from embodied_env.contract import parse_contract
-from embodied_env.core.code_types import Quality, Severity
+from embodied_env.core.code_types import Severity
 from embodied_env.core.reset_draws import ResetRoutine
-from embodied_env.core.types import Finding, SafetyContext, Sample, SensorStatus, SentCommand, Snapshot
+from embodied_env.core.types import Finding
 from embodied_env.errors import BackendLostError, ClosedError
-from embodied_env.safety.arbiter import Arbiter
 from embodied_env.safety.command_filters import FilterDecision
 from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.homing import HomingContext, HomingMotion
+from embodied_env.safety.homing import HomingMotion
 from embodied_env.safety.joint_limits import joint_bounds, limit_violation
-from embodied_env.safety.publishing import make_publishing
 from embodied_env.safety.watchdog import SetpointThread, Watchdog
 from embodied_env.timing.clock import ManualClock
 
@@ -37,34 +36,21 @@ def contract(jerk=None, **limits):
     return parse_contract(json.dumps(document))
 
 
-class Bench:
+class Bench(ArbiterBench):
     """An arbiter on a manual clock whose setpoints are sent when they are due, or later."""
 
     def __init__(self, *, per_step=PER_STEP, start=(0.0, 0.0), filters=None, **limits):
-        self.clock, the_contract = ManualClock(start_ns=1000), contract(**limits)
-        self.gate = SafetyGate(the_contract, filters=filters, fixed_rate=False)
-        self.sent, self.broken, self.thread_is_dead = [], False, False
-        publishing = make_publishing(self.gate, setpoints_per_step=per_step)
-        self.arbiter = Arbiter(self._send, self.gate, publishing, clock=self.clock, free_running=True)
-        self.watchdog = Watchdog(
-            self.arbiter, self.gate, the_contract.safety.watchdog, clock=self.clock, control_period_s=PERIOD_S
-        )
-        self.arbiter.reset(np.array(start), 0)
+        made = contract(**limits)
+        super().__init__(made, fixed_rate=False, filters=filters, start=start, setpoints_per_step=per_step)
+        self.thread_is_dead = False
+        spec = made.safety.watchdog
+        self.watchdog = Watchdog(self.arbiter, self.gate, spec, clock=self.clock, control_period_s=PERIOD_S)
         self.origin_ns = self.clock.now_ns()
         self.clock.advance_ns(10 * PERIOD_NS)
 
-    def _send(self, command):
-        if self.broken:
-            raise BackendLostError("gone", "the wire is cut")
-        self.sent.append((self.clock.now_ns(), command))
-        return SentCommand(seq=command.seq, values=command.values)
-
     def step(self, action):
         self.watchdog.feed()
-        with self.arbiter.exclusive as (reference, dt_s):
-            approved = self.gate.judge(list(action), reference, dt_s)
-            self.arbiter.send(approved)
-        return approved
+        return self.publish(list(action))
 
     def wait(self, duration_ns, late_ns=0):
         """Pass time, and send each setpoint `late_ns` after it was due.
@@ -94,17 +80,17 @@ class Bench:
         """Hold for a step, after which all setpoints are one period apart."""
         self.step((0.0, 0.0))
         self.wait(PERIOD_NS)
-        del self.sent[:]
+        del self.sent[:], self.sent_ns[:]
 
     def motion(self):
         """Return times in s, positions and velocities of all published commands."""
-        times = np.array([(now_ns - self.origin_ns) / 1e9 for now_ns, _ in self.sent])
-        return times, np.array([c.values for _, c in self.sent]), np.array([c.report.velocity_si for _, c in self.sent])
+        times = (np.array(self.sent_ns) - self.origin_ns) / 1e9
+        return times, np.array([c.values for c in self.sent]), np.array([c.report.velocity_si for c in self.sent])
 
     def check_limits(self, start=(0.0, 0.0)):
         """Check each published command against the one before, by formulas independent of the gate's."""
         x, v, before_ns = np.array(start), np.zeros(2), 0
-        for now_ns, command in self.sent:
+        for now_ns, command in zip(self.sent_ns, self.sent, strict=True):
             next_v, dt_s = command.report.velocity_si, command.report.dt_s
             assert dt_s <= (now_ns - before_ns) / 1e9
             before_ns = now_ns
@@ -129,7 +115,7 @@ def test_the_first_step_publishes_at_once_and_the_others_on_the_grid():
     bench.wait(PERIOD_NS)
     bench.step((0.008, 0.0))
     bench.wait(PERIOD_NS)
-    found = [now_ns - start_ns for now_ns, _ in bench.sent]
+    found = [now_ns - start_ns for now_ns in bench.sent_ns]
     assert found[0] == 0
     assert found[1:] == [H_NS // 2 + i * H_NS for i in range(len(found) - 1)]
 
@@ -142,15 +128,14 @@ def test_jitter_below_half_a_setpoint_period_changes_no_time_of_publication(jitt
             due_ns = bench.origin_ns + (10 + k) * PERIOD_NS + (shift_ns if k % 2 else 0)
             bench.wait(max(0, due_ns - bench.clock.now_ns()))
             bench.step((0.004 * k, 0.0))
-    plain, jittered = ([now_ns for now_ns, _ in bench.sent] for bench in benches)
-    assert plain == jittered
+    assert benches[0].sent_ns == benches[1].sent_ns
 
 
 def test_setpoints_are_approved_commands_with_increasing_numbers():
     bench = Bench()
     approved = bench.step((0.004, 0.0))
     bench.wait(PERIOD_NS)
-    assert [command.seq for _, command in bench.sent] == list(range(1, len(bench.sent) + 1))
+    assert [command.seq for command in bench.sent] == list(range(1, len(bench.sent) + 1))
     assert approved.seq == 1
     assert bench.step((0.008, 0.0)).seq == len(bench.sent)
 
@@ -191,7 +176,7 @@ def test_a_late_step_finds_the_motion_still_under_way():
         bench.step(target)
         bench.wait(PERIOD_NS)
     bench.wait(H_NS)
-    assert bench.sent[-1][1].report.disposition is Severity.PASS
+    assert bench.sent[-1].report.disposition is Severity.PASS
     speed = bench.arbiter.reference.velocities[0]
     bench.step((0.036, 0.0))
     assert bench.arbiter.reference.velocities[0] == pytest.approx(speed, rel=0.1)
@@ -235,13 +220,12 @@ def test_a_setpoint_that_cannot_be_sent_changes_nothing():
     bench = Bench()
     bench.step((0.004, 0.0))
     bench.wait(PERIOD_NS)
-    before, bench.broken = bench.arbiter.reference, True
+    before, bench.failures = bench.arbiter.reference, 1
     with pytest.raises(BackendLostError):
         bench.step((0.012, 0.0))
     after = bench.arbiter.reference
     assert after.positions.tolist() == before.positions.tolist()
     assert after.velocities.tolist() == before.velocities.tolist()
-    bench.broken = False
     bench.wait(PERIOD_NS)
     assert not bench.arbiter.reference.velocities.any()
 
@@ -265,23 +249,11 @@ def test_homing_arrives_and_rests(jerk):
     home = {"shoulder": 0.6, "elbow": -0.4}
     the_contract = contract(jerk)
 
-    def turn():
-        bench.wait(PERIOD_NS)
-        values, now_ns = {"position": bench.arbiter.reference.positions}, bench.clock.now_ns()
-        sample = Sample(sensor="joints", values=values, stamp_ns=now_ns, arrival_ns=now_ns)
-        return Snapshot(now_ns=now_ns, samples={"joints": sample}), []
-
-    def safety_context():
-        fresh = SensorStatus(quality=Quality.OK, age_s=0.0)
-        return SafetyContext(sensors={"joints": fresh}, measured=bench.arbiter.reference.positions)
-
     routine = ResetRoutine(home=home, speed=0.5)
     motion = HomingMotion(the_contract, routine, bench.gate, bench.arbiter, bench.clock)
     deadline_ns = bench.clock.now_ns() + 20_000_000_000
-    motion.drive(
-        HomingContext(turn=turn, safety_context=safety_context, feed=lambda: None, now_ns=bench.clock.now_ns),
-        deadline_ns,
-    )
+    ways = homing_context(bench.clock.now_ns, lambda: bench.arbiter.reference.positions, lambda: bench.wait(PERIOD_NS))
+    motion.drive(ways, deadline_ns)
     reference = bench.arbiter.reference
     assert np.abs(reference.positions - list(home.values())).max() <= routine.tolerance
     assert not reference.velocities.any()
@@ -322,7 +294,7 @@ def test_every_setpoint_keeps_the_limits_at_any_timing_and_silence_ends_at_rest(
     bench.wait(round(1.1e9 * np.abs(limits["velocity"]).max() / limits["deceleration"]) + 5 * PERIOD_NS)
     bench.check_limits(start)
     if bench.gate.limits.velocity_low[0] == 0.0:  # exactly: not even by rounding
-        assert (np.diff([start, *(command.values for _, command in bench.sent)], axis=0) >= 0.0).all()
+        assert (np.diff([start, *(command.values for command in bench.sent)], axis=0) >= 0.0).all()
     assert not bench.arbiter.reference.velocities.any()
     assert bench.thread_is_dead or (bench.arbiter.setpoint_due_ns is None and bench.gate.latched is None)
 
@@ -334,7 +306,7 @@ def test_jitter_of_the_steps_never_brakes(targets, jitter):
     for k, target in enumerate(targets):
         bench.step(target)
         bench.wait(round((1.0 + jitter[k + 1] - jitter[k]) * PERIOD_NS))
-        assert all(command.report.disposition <= Severity.LIMIT for _, command in bench.sent)
+        assert all(command.report.disposition <= Severity.LIMIT for command in bench.sent)
 
 
 @examples(40)
@@ -348,7 +320,7 @@ def test_jerk_limits_hold_at_the_rate_of_the_setpoints_as_far_as_the_joint_limit
     velocities = bench.motion()[2]
     changes = np.diff(np.diff(velocities, axis=0, prepend=0.0), axis=0, prepend=0.0) * PER_STEP / PERIOD_S
     from_rest = np.roll(velocities, 1, axis=0) == 0.0  # braking to rest ends with the acceleration 0
-    by_joint = [[any(f.gate == "joint_limits" for f in c.report.findings)] for _, c in bench.sent]
+    by_joint = [[any(f.gate == "joint_limits" for f in c.report.findings)] for c in bench.sent]
     assert np.abs(np.where(from_rest | by_joint, 0.0, changes)).max() <= jerk * PERIOD_S / PER_STEP + 1e-6
 
 
@@ -386,7 +358,7 @@ def test_a_late_setpoint_makes_up_for_one_that_was_missed_and_no_more():
     bench.step((0.12, 0.0))
     bench.clock.advance_ns(8 * setpoint_ns)
     bench.arbiter.send_setpoint()
-    assert bench.sent[-1][1].report.dt_s == pytest.approx(2 * setpoint_ns / 1e9)
+    assert bench.sent[-1].report.dt_s == pytest.approx(2 * setpoint_ns / 1e9)
 
 
 class SlowBetweenSteps:

@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import scripted_tasks
+from arbiter_bench import ArbiterBench
 from hypothesis import given
 from hypothesis import strategies as st
 from safety_strategies import examples
@@ -19,15 +20,11 @@ from scripted_tasks import PERIOD_NS, PERIOD_S
 
 from embodied_env.contract import parse_contract
 from embodied_env.core.code_types import Severity
-from embodied_env.core.types import Finding, SentCommand
+from embodied_env.core.types import Finding
 from embodied_env.errors import BackendLostError, ContractError
-from embodied_env.safety.arbiter import Arbiter
 from embodied_env.safety.command_filters import FilterDecision
-from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import joint_bounds, limit_violation
-from embodied_env.safety.publishing import make_publishing
 from embodied_env.safety.relay.relay_checks import check_relayed
-from embodied_env.timing.clock import ManualClock
 
 STEPS = 5
 HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
@@ -40,28 +37,20 @@ def contract(command="position", elbow=(-0.3, 1.0)):
     return parse_contract(json.dumps(document))
 
 
-class Bench:
+class Bench(ArbiterBench):
     """An arbiter on a manual clock, and a controller that moves on straight lines through the last message."""
 
     def __init__(self, contract_of=None, filters=None):
-        self.clock = ManualClock(start_ns=1000)
-        self.gate = SafetyGate(contract_of or contract(), filters=filters, fixed_rate=False)
-        self.sent, self.broken = [], False
-        publishing = make_publishing(self.gate, has_trajectories=True)
-        self.arbiter = Arbiter(self._send, self.gate, publishing, clock=self.clock, free_running=True)
-        self.arbiter.reset(np.zeros(2), 0)
+        super().__init__(contract_of or contract(), fixed_rate=False, filters=filters, has_trajectories=True)
         self.line = [(self.clock.now_ns(), np.zeros(2))]  # corners of the controller's motion
         self.clock.advance_ns(10 * PERIOD_NS)
 
     def _send(self, command):
-        if self.broken:
-            raise BackendLostError("gone", "the wire is cut")
-        now_ns = self.clock.now_ns()
-        self.sent.append(command)
+        sent, now_ns = super()._send(command), self.clock.now_ns()
         due = [(command.trajectory.first_ns + k * PERIOD_NS, p) for k, p in enumerate(command.trajectory.points)]
         done = [corner for corner in self.line if corner[0] <= now_ns]
         self.line = [*done, (now_ns, self.at(now_ns)), *((t, p.positions) for t, p in due if t > now_ns)]
-        return SentCommand(seq=command.seq, values=command.values)
+        return sent
 
     def at(self, time_ns):
         """Return where the controller is."""
@@ -191,7 +180,7 @@ def test_a_refused_message_changes_nothing():
     bench = Bench()
     bench.step((0.005, 0.0), (0.015, 0.0))
     bench.clock.advance_ns(2 * PERIOD_NS)
-    before, bench.broken = bench.arbiter.last.trajectory, True
+    before, bench.failures = bench.arbiter.last.trajectory, 1
     with pytest.raises(BackendLostError):
         bench.step((0.02, 0.0))
     assert bench.arbiter.last.trajectory is before

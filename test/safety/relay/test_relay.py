@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from arbiter_bench import RelayOutlet
 from grippers import gripper_contract, gripper_text
 from safety_strategies import contract_of, joint_limits, plain_contract
 from shipped_contracts import changed_text
@@ -31,32 +32,13 @@ LIMITS = joint_limits()
 BASE = JointLimits(position=None, velocity=1.0, acceleration=4.0, deceleration=8.0)
 
 
-class Spy:
-    """Stores what is published."""
-
-    def __init__(self):
-        self.published, self.applied_fields, self.reports, self.states = [], [], [], []
-
-    def publish(self, command):
-        self.published.append(command)
-
-    def applied(self, fields):
-        self.applied_fields.append(fields)
-
-    def report(self, report):
-        self.reports.append(report)
-
-    def state(self, state):
-        self.states.append(state)
-
-
 class Robot:
     """A relay, its clock, and a client."""
 
     def __init__(self, contract=None, *, armed=True, gate=None, **options):
         self.contract = contract or plain_contract(watchdog=WATCHDOG)
         self.clock = ManualClock(start_ns=1_000 * NS_PER_S)
-        self.spy = Spy()
+        self.spy = RelayOutlet()
         self.core = Relay(self.contract, self.spy, clock=self.clock, gate=gate, **options)
         self.layout = SafetyGate(self.contract).layout
         self.epoch, self.seq = 0, 0

@@ -6,15 +6,12 @@ import dataclasses
 
 import numpy as np
 import pytest
+from arbiter_bench import ArbiterBench, RelayOutlet
 from hypothesis import given
 from hypothesis import strategies as st
 from safety_strategies import contract_of, examples, joint_limits
 
 from embodied_env.contract.safety_schema import Margins, WatchdogSpec
-from embodied_env.core.types import SentCommand
-from embodied_env.safety.arbiter import Arbiter
-from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.publishing import make_publishing
 from embodied_env.safety.relay.relay import Relay
 from embodied_env.safety.relay.relay_protocol import Armed, CommandId, write_command
 from embodied_env.timing.clock import NS_PER_S, ManualClock
@@ -32,52 +29,24 @@ runs = st.lists(
 )
 
 
-class Outlet:
-    """Stores what a relay publishes, and its last report."""
-
-    def __init__(self):
-        self.published = []
-
-    def publish(self, command):
-        self.published.append(command)
-
-    def report(self, report):
-        self.last = report
-
-    def applied(self, fields):
-        pass
-
-    def state(self, state):
-        pass
-
-
 def contract_with(command, *velocities):
     limits = [dataclasses.replace(joint_limits(), velocity=each) for each in velocities]
     return contract_of(*limits, command=command, scale="physical", margins=NO_MARGINS, watchdog=PATIENT, tracking=None)
 
 
-class Pair:
+class Pair(ArbiterBench):
     """A relay, and the gate of an environment with its arbiter, at one clock."""
 
     def __init__(self, contract):
-        self.clock, self.outlet, self.sent = ManualClock(start_ns=1_000 * NS_PER_S), Outlet(), []
+        super().__init__(contract, clock=ManualClock(start_ns=1_000 * NS_PER_S), fixed_rate=False)
+        self.outlet = RelayOutlet()
         self.relay = Relay(contract, self.outlet, clock=self.clock)
         self.relay.on_joint_positions("joints", np.zeros(2), self.clock.now_ns())
         self.epoch, self.seq = Armed.from_text(self.relay.arm()[1]).epoch, 0
-        self.gate = SafetyGate(contract, fixed_rate=False)
-        publishing = make_publishing(self.gate)
-        self.arbiter = Arbiter(self._send, self.gate, publishing, clock=self.clock, free_running=True)
-        self.arbiter.reset(np.zeros(2), 0)
-
-    def _send(self, command):
-        self.sent.append(command)
-        return SentCommand(seq=command.seq, values=command.values)
 
     def command(self, target, after_ns):
         """Send one target through both, and return the commands of gate and relay."""
-        self.clock.advance_ns(after_ns)
-        with self.arbiter.exclusive as (reference, dt_s):
-            self.arbiter.send(self.gate.judge(list(target), reference, dt_s))
+        self.publish(list(target), after_ns=after_ns)
         self.seq += 1
         tag = CommandId(epoch=self.epoch, seq=self.seq)
         self.relay.command(write_command(tag, np.array(target), self.gate.layout))

@@ -10,8 +10,7 @@ from scripted_tasks import PERIOD_S
 from embodied_env.contract.safety_schema import Intervention
 from embodied_env.core.code_types import Severity
 from embodied_env.core.types import CommandState
-from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.intervention_rate import InterventionRate
+from embodied_env.safety.gate import InterventionRate, SafetyGate
 
 REST = CommandState(positions=np.zeros(2), velocities=np.zeros(2), seq=0, epoch=0)
 CLIPPED, KEPT = [5.0, 5.0], [0.0, 0.0]
