@@ -81,7 +81,7 @@ class Running:
     """Never ends."""
 
     version = 1
-    terms = ("step",)
+    terms: tuple[str, ...] = ("step",)
     Parameters = NoParameters
     verdict = Verdict()
 

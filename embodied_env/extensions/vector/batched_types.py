@@ -60,7 +60,7 @@ class SampleBatch:
             return self
         slots, samples = list(rows), list(rows.values())
         valid = {slot: sample for slot, sample in rows.items() if sample.values}
-        by_field = {
+        by_field: dict[str, Any] = {
             part: {
                 name: merge_rows(array, list(valid), [getattr(sample, part)[name] for sample in valid.values()])
                 for name, array in getattr(self, part).items()

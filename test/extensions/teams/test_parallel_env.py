@@ -164,15 +164,6 @@ def test_a_finished_robot_brakes_to_rest_within_its_limits(make):
     assert sent[-1].tolist() == [0.0, 0.0]
 
 
-def test_reset_restores_all_agents(make):
-    env = make(team_with((1, 4)))
-    env.reset(seed=1)
-    env.step(all_do(env, STILL))
-    env.reset()
-    assert env.agents == ["cart_1", "cart_2"]
-    assert sorted(env.step(all_do(env, STILL))[0]) == ["cart_1", "cart_2"]
-
-
 def test_a_malformed_action_brakes_only_its_own_robot(make):
     env = make()
     env.reset(seed=1)

@@ -122,6 +122,7 @@ def test_rows_of_unusual_actions_resets_marks_and_steps_of_single_slots(recorded
                 env.envs[2].step(rows[2])
         if step == 8:
             both.reset(seed=[5, None, 6], options={"reset_mask": np.array([True, False, True])})
+    both.step(np.ma.masked_array(both.ours.action_space.sample(), mask=True))
     assert 0.2 < both.ours.batched_share < 1.0
     assert_rows_equal(both, tmp_path)
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 import pytest
-from batches import SHIPPED, UNUSUAL, Failing, arm_with, assert_same, unusual_arm
+from batches import SHIPPED, Failing, arm_with, assert_same, unusual_arm
 from delay_models import VARYING
 from gymnasium.vector import AutoresetMode
 from identified_arm import PARAMETERS, identified_arm
@@ -76,17 +76,6 @@ def test_the_time_of_rendering_is_that_of_all_slots(close_later):
     assert all(len(set(each["render_s"])) == 1 for each in stages)
     assert all((each["render_s"] <= each["world_s"]).all() for each in stages)
     assert any(each["render_s"][0] > 0.0 for each in stages)
-
-
-def test_slots_with_unusual_actions_are_stepped_by_their_own_environments(pair):
-    both, rng = pair("arm_reach", SAME_STEP), np.random.default_rng(4)
-    for _ in range(20):
-        rows = list(both.ours.action_space.sample())
-        if rng.random() < 0.5:
-            rows[rng.integers(3)] = UNUSUAL[rng.integers(len(UNUSUAL))]
-        both.step(rows)
-    assert 0.5 < both.ours.batched_share < 1.0
-    both.step(np.ma.masked_array(both.ours.action_space.sample(), mask=True))
 
 
 def test_drawn_episodes_with_noise_delays_gaps_and_histories(pair):

@@ -69,11 +69,6 @@ def test_worlds_in_threads_equal_those_without(make_vec):
         pair.step()
 
 
-def test_a_vector_names_its_contract_its_backend_and_its_slots(make_vec):
-    env = make_vec("arm_reach", num_envs=2, backend="fake")
-    assert repr(env) == f"<EmbodiedVectorEnv {repr(env.contract)[10:-1]} on fake, 2 slots>"
-
-
 def test_spaces_and_metadata_equal_those_of_a_sync_vector_env(make_vec):
     ours, theirs = make_vec(num_envs=3), sync("arm_reach", 3, NEXT_STEP, backend="fake")
     for name in ("single_observation_space", "observation_space", "single_action_space", "action_space", "metadata"):

@@ -122,12 +122,6 @@ def test_command_needs_one_finite_value_per_joint(found, code):
     assert caught.value.finding_code == code
 
 
-def test_malformed_command_keeps_its_tag():
-    with pytest.raises(MalformedCommandError) as caught:
-        read_command(fields(positions=(0.0, NAN)), BY_POSITION)
-    assert caught.value.tag == CommandId(epoch=7, seq=1)
-
-
 def test_positions_for_joints_commanded_by_velocity_are_malformed():
     with pytest.raises(MalformedCommandError, match="j0 has the position"):
         read_command(fields(), BY_VELOCITY)
@@ -208,25 +202,6 @@ def test_report_with_an_unknown_key_is_rejected():
 def test_a_report_with_another_account_is_rejected(name, account):
     with pytest.raises(ValueError, match=f"relay/report: {name}"):
         RelayReport.from_text(json.dumps({**json.loads(report().to_text()), name: account}))
-
-
-def test_armed_message_round_trips():
-    armed = Armed(epoch=2**53, fingerprint="ab", limits="cd", outside=("j1",))
-    assert Armed.from_text(armed.to_text()) == armed
-
-
-def test_state_round_trips():
-    state = RelayState(
-        state="estop",
-        epoch=3,
-        braking=True,
-        latched="estop.active",
-        detail="x",
-        fingerprint="f",
-        limits="l",
-        inputs={"a": "ok"},
-    )
-    assert RelayState.from_text(state.to_text()) == state
 
 
 def test_any_change_of_the_limits_changes_their_fingerprint():

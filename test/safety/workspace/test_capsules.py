@@ -74,21 +74,6 @@ def test_distance_changes_by_at_most_the_motion_of_the_ends(ends, moves, kind):
     assert abs(functions[kind](ends + moves) - functions[kind](ends)) <= far + 1e-9
 
 
-def test_depth_in_a_box_is_that_of_the_deepest_point():
-    ends = np.array([[-5.0, 0.2, 0.0], [5.0, 0.2, 0.0]])
-    assert box_distance(ends, RADIUS, LOW, HIGH) == pytest.approx(-0.5 - 0.1)
-
-
-def test_distance_of_parallel_capsules_is_that_of_their_lines():
-    ends = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
-    assert capsule_distance(ends, RADIUS, ends + np.array([0.5, 1.0, 0.0]), RADIUS) == pytest.approx(0.8)
-
-
-def test_points_are_capsules():
-    point = np.zeros((2, 3))
-    assert capsule_distance(point, RADIUS, point + np.array([0.0, 3.0, 4.0]), RADIUS) == pytest.approx(4.8)
-
-
 def test_many_capsules_and_boxes_are_measured_at_once():
     rng = np.random.default_rng(3)
     ends, radii = rng.uniform(-3, 3, (7, 4, 2, 3)), rng.uniform(0, 1, 4)

@@ -89,10 +89,6 @@ def test_joints_are_in_the_order_of_the_workspace():
     assert turned.nearest(np.array([0.3, 0.1]))[0] == workspace().nearest(np.array([0.1, 0.3]))[0]
 
 
-def test_full_motion_is_granted_away_from_obstacles():
-    assert scale(workspace(), [-1.5, 0.0], [0.4, 0.4]).share == 1.0
-
-
 def test_motion_towards_a_wall_is_scaled_down():
     scaling = scale(workspace(), [0.15, 0.0], [1.5, 0.0])
     assert 0.0 < scaling.share < 1.0
@@ -105,11 +101,6 @@ def test_motion_into_a_wall_is_refused():
     assert scale(workspace(), [touching, 0.0], [1.5, 0.0]).share == 0.0
 
 
-def test_motion_away_from_a_wall_is_granted_from_any_position():
-    for shoulder in (float(np.arcsin(0.24)), 0.3, 0.35):  # touching, and inside
-        assert scale(workspace(), [shoulder, 0.0], [-2.0, 0.0]).share == 1.0
-
-
 def test_leaving_one_region_does_not_allow_entering_another():
     step = KeepOutSpec(box=BoxSpec(low_m=(0.8, 0.1, -1.0), high_m=(1.2, 0.24, 1.0)))
     of, inside_both = workspace(keep_out={"wall": WALL, "step": step}), [0.33, 0.0]
@@ -120,16 +111,6 @@ def test_leaving_one_region_does_not_allow_entering_another():
 
 def test_rest_is_granted_inside_a_wall():
     assert scale(workspace(), [0.6, 0.0], [0.0, 0.0]).share == 1.0
-
-
-def test_distance_shrinks_by_at_most_its_share_per_step():
-    of = workspace(gamma=0.1)
-    before = of.nearest(np.array([0.1, 0.0]))[0]
-    scaling = scale(of, [0.1, 0.0], [0.5, 0.0])
-    after = of.nearest(np.array([0.1 + scaling.share * 0.5 * DT_S, 0.0]))[0]
-    assert scaling.share == 0.5
-    assert (1 - 0.1) * before <= after < before
-    assert scale(workspace(gamma=0.9), [0.1, 0.0], [0.5, 0.0]).share == 1.0
 
 
 def test_wall_within_the_braking_path_is_detected():
