@@ -12,7 +12,7 @@ from typing import Any
 from embodied_env.backends.backend import Backend
 from embodied_env.contract import Contract
 from embodied_env.core.types import InjectedDelays, ResetRequest, Snapshot
-from embodied_env.timing.delay_model import DelayModel, check_delays, schedule_of
+from embodied_env.timing.delay_model import DelayModel, schedule_of
 
 
 def forwarded(name: str, *default: Any) -> Any:  # noqa: ANN401 - the type of the backend's attribute
@@ -34,7 +34,6 @@ class ReportedDelays:
 
     def __init__(self, world: Backend, model: DelayModel, contract: Contract) -> None:
         """Wrap `world`, which injects the delays of `model`, or raise UsageError for a model of other sensors."""
-        check_delays(model, contract)
         self.name = world.name
         self.capabilities = replace(world.capabilities, injected="whole" if model.has_actuation else "sensors")
         self.step_timeout_s = world.step_timeout_s

@@ -298,18 +298,18 @@ def load_delays(source: str | Path | LatencyProfile | DelayModel) -> DelayModel:
     return delays_of(read_profile(source))
 
 
-def check_delays(model: DelayModel, contract: Contract) -> None:
-    """Raise UsageError unless `model` covers every agent-visible sensor, and no sensor outside the contract."""
+def schedule_of(model: DelayModel, contract: Contract) -> DelaySchedule:
+    """Return the schedule of `model` under `contract`, the same in every process.
+
+    Raises:
+        UsageError: unless `model` covers every agent-visible sensor, and no sensor outside the contract.
+    """
     for name in model.names:
         if name not in contract.sensors:
             raise UsageError(f"delay of an unknown sensor {one_of(name, contract.sensors)}")
     for name, sensor in contract.sensors.items():
         if sensor.visibility == "agent" and name not in model.names:
             raise UsageError(f"no delay of the sensor {name!r} (expected one for each); for none use a constant of 0 s")
-
-
-def schedule_of(model: DelayModel, contract: Contract) -> DelaySchedule:
-    """Return the schedule of `model` under `contract`, the same in every process."""
     intervals_ns = {name: NS_PER_S / spec.rate_hz for name, spec in contract.sensors.items() if spec.rate_hz}
     return DelaySchedule(model, period_ns=contract.control_period_ns, intervals_ns=intervals_ns)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,6 @@ SCHEMA = "embodied_env/latency_profile/2"
 
 LARGEST_PROFILE = 2**26
 """Largest profile file that is read, in bytes."""
-
-BLOCK = 10
-"""Largest number of consecutive steps of one episode in a block."""
 
 Step = tuple[int | None, ...]
 """Age of each sensor's reading, then observation to command, then actuation or None, in integer nanoseconds."""
@@ -81,40 +78,6 @@ class MeasuredStepDelays:
 
     def _column(self, index: int) -> list[int]:
         return [ns for block in self.blocks_ns for row in block if (ns := row[index]) is not None]
-
-
-class BlockReservoir:
-    """Collects steps into blocks and keeps an even selection of `most` to twice `most` blocks."""
-
-    def __init__(self, most: int = 1000) -> None:
-        self._most = most
-        self._stride = 1
-        self._seen = 0
-        self._kept: list[tuple[Step, ...]] = []
-        self._block: list[Step] = []
-
-    def take(self, row: Sequence[int | None]) -> None:
-        """Add a step that follows the last one."""
-        self._block.append(tuple(row))
-        if len(self._block) == BLOCK:
-            self.end()
-
-    def end(self) -> None:
-        """End the block, since the next step does not follow the last one."""
-        if not self._block:
-            return
-        if self._seen % self._stride == 0:
-            self._kept.append(tuple(self._block))
-        self._seen += 1
-        self._block = []
-        if len(self._kept) >= 2 * self._most:
-            self._kept = self._kept[::2]
-            self._stride *= 2
-
-    def blocks(self) -> tuple[tuple[Step, ...], ...]:
-        """Return the kept blocks, oldest first."""
-        self.end()
-        return tuple(self._kept)
 
 
 @dataclass(frozen=True, kw_only=True)

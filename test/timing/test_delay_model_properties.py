@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied_env.timing.delay_model import DelayDistribution, DelayModel, DelaySchedule, parse_model
-from embodied_env.timing.latency_profile import BlockReservoir, MeasuredStepDelays
+from embodied_env.timing.latency_profile import MeasuredStepDelays
 
 PERIOD_NS = 50_000_000
 STEPS = 15
@@ -94,18 +94,3 @@ def test_lookahead_covers_every_future_reading(model, seed):
 @given(models)
 def test_delay_model_round_trips(model):
     assert parse_model(model.as_mapping()) == model
-
-
-@given(st.lists(st.integers(1, 25), max_size=60), st.integers(1, 5))
-def test_reservoir_keeps_a_uniform_bounded_sample_of_blocks(lengths, most):
-    keeper = BlockReservoir(most)
-    count = 0
-    for length in lengths:
-        for _ in range(length):
-            keeper.take((count, None))
-            count += 1
-        keeper.end()
-    kept = keeper.blocks()
-    assert len(kept) <= 2 * most
-    assert all(later[0] == earlier[0] + 1 for block in kept for earlier, later in pairwise(block))
-    assert count == 0 or (kept and kept[0][0][0] == 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,15 +16,16 @@ from embodied_env.record.row_types import RESET
 from embodied_env.record.run import Run
 from embodied_env.timing.clock import NS_PER_S
 from embodied_env.timing.latency_profile import (
-    BlockReservoir,
     Estimate,
     LatencyProfile,
     LatencyProfileError,
     MeasuredStepDelays,
+    Step,
 )
 
 _GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
 _LEAST_STEPS = 20
+_BLOCK = 10  # largest number of consecutive steps of one episode in a block
 
 Values = Mapping[str, Any]
 
@@ -80,6 +81,40 @@ def profile_of_run(run: Run, *, progress: Progress = NO_PROGRESS) -> LatencyProf
         unknown={} if has_evidence else {"actuation_s": f"measured in {len(acted)} steps, of at least {_LEAST_STEPS}"},
         steps=steps,
     )
+
+
+class BlockReservoir:
+    """Collects steps into blocks and keeps an even selection of `most` to twice `most` blocks."""
+
+    def __init__(self, most: int = 1000) -> None:
+        self._most = most
+        self._stride = 1
+        self._seen = 0
+        self._kept: list[tuple[Step, ...]] = []
+        self._block: list[Step] = []
+
+    def take(self, row: Sequence[int | None]) -> None:
+        """Add a step that follows the last one."""
+        self._block.append(tuple(row))
+        if len(self._block) == _BLOCK:
+            self.end()
+
+    def end(self) -> None:
+        """End the block, since the next step does not follow the last one."""
+        if not self._block:
+            return
+        if self._seen % self._stride == 0:
+            self._kept.append(tuple(self._block))
+        self._seen += 1
+        self._block = []
+        if len(self._kept) >= 2 * self._most:
+            self._kept = self._kept[::2]
+            self._stride *= 2
+
+    def blocks(self) -> tuple[tuple[Step, ...], ...]:
+        """Return the kept blocks, oldest first."""
+        self.end()
+        return tuple(self._kept)
 
 
 def _step_delays(ages: Mapping[str, int] | None, sensors: tuple[str, ...], latency: Values) -> list[int | None] | None:
