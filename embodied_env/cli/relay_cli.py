@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     from embodied_env.ros.transport.fastdds import enable_large_segments
     from embodied_env.ros.transport.setup_checks import check_namespace
     from embodied_env.safety.command_filters import make_command_filters
-    from embodied_env.safety.relay.relay_checks import check_relayed, stopping_time_s
+    from embodied_env.safety.relay.relay_protocol import check_relayed, stopping_time_s
 
     if args.namespace is not None:
         check_namespace(args.namespace)

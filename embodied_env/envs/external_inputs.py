@@ -10,13 +10,16 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
+import numpy as np
 
 from embodied_env.backends.backend import Backend, Delayed, Recorded
 from embodied_env.contract import Contract
 from embodied_env.contract.bounded_json import plain_copy
+from embodied_env.contract.required_sensors import required_sensors
 from embodied_env.contract.runtime_values import check_instruction
 from embodied_env.contract.value_checks import one_of
 from embodied_env.core.measured_joints import MeasuredJoints
+from embodied_env.core.safety_input_state import InputStates
 from embodied_env.core.types import (
     CHUNK,
     OWN_ANNOTATIONS,
@@ -25,6 +28,7 @@ from embodied_env.core.types import (
     ExternalInputs,
     Finding,
     SafetyContext,
+    SensorStatus,
     SentCommand,
     Snapshot,
 )
@@ -33,7 +37,6 @@ from embodied_env.envs.stepper_state import EpisodeState
 from embodied_env.errors import UsageError
 from embodied_env.safety.action_parsing import MalformedActionError, parse_action, parse_chunk
 from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.safety_context import SafetyContextBuilder
 from embodied_env.timing.clock import NS_PER_S, Clock
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 _NAME = re.compile("[a-z][a-z0-9_]{0,63}")
 _MOST_NAMES = 32  # accounts in a step
 _MOST_CHARACTERS = 16384  # length of an account as JSON
+_NO_FORCES: Mapping[str, float] = {}
 
 
 class ExternalInputsSource:
@@ -289,3 +293,51 @@ def _checked_account(name: object, values: object) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"invalid annotation {name!r}: {error} (expected numbers, text and lists)") from None
     return account
+
+
+class SafetyContextBuilder:
+    """Builds the safety context of each step of one contract."""
+
+    def __init__(self, contract: Contract, joints: MeasuredJoints) -> None:
+        self._required = required_sensors(contract)
+        self._forces = {name: limit.field for name, limit in contract.safety.forces.items()}
+        self._joints = joints
+
+    def build(
+        self,
+        snapshot: Snapshot,
+        *,
+        since_frozen_ns: int,
+        since_returned_ns: int,
+        estops: InputStates,
+        required: tuple[str, ...] = (),
+    ) -> SafetyContext:
+        """Return the safety context of an action based on `snapshot`.
+
+        The times since the snapshot was taken, and since the agent received it, are 0 in lockstep. `estops` are the
+        states of the robot's safety inputs, `required` the sensors of the policy in addition to the contract's.
+        """
+        latency_s = since_frozen_ns / NS_PER_S
+        samples, now_ns = snapshot.samples, snapshot.now_ns
+        sensors = {}
+        for name in dict.fromkeys((*self._required, *required)) if required else self._required:
+            sample = samples[name]
+            age_s = (now_ns - sample.stamp_ns) / NS_PER_S + latency_s
+            sensors[name] = SensorStatus(quality=sample.quality, age_s=age_s)
+        return SafetyContext(
+            sensors=sensors,
+            measured=self._joints.positions_or_nan(snapshot),
+            action_age_s=since_returned_ns / NS_PER_S,
+            latency_s=latency_s,
+            estops=estops,
+            required=required,
+            clock_jump="" if snapshot.clock is None else snapshot.clock.jump,
+            forces=self._measured_forces(snapshot) if self._forces else _NO_FORCES,
+            snapshot=snapshot,
+        )
+
+    def _measured_forces(self, snapshot: Snapshot) -> dict[str, float]:
+        return {
+            name: float(np.linalg.norm(np.asarray(snapshot.samples[name].values[field], dtype=np.float64)))
+            for name, field in self._forces.items()
+        }

@@ -30,7 +30,7 @@ from embodied_env.errors import UsageError
 from embodied_env.plugins.plugin_table import ADDRESSES
 from embodied_env.processes.child_process import CLI, STOP_GRACE_S, ProcessSpec, relay, simulator
 from embodied_env.ros.transport.setup_checks import check_namespace
-from embodied_env.safety.relay.relay_checks import stopping_time_s
+from embodied_env.safety.relay.relay_protocol import stopping_time_s
 
 _ROBOT = "real"
 _STARTUP_S = "30"

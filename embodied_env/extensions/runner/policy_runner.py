@@ -50,7 +50,7 @@ from embodied_env.ros.robot.robot_options import RobotOptions
 from embodied_env.ros.robot.robot_profile import RealProfile, load_real_profile
 from embodied_env.ros.transport.checklist import Check, raise_unless_passed
 from embodied_env.safety.findings import safety_input_findings
-from embodied_env.safety.relay.relay_checks import stopping_time_s
+from embodied_env.safety.relay.relay_protocol import stopping_time_s
 from embodied_env.timing.clock import NS_PER_S, SteadyClock
 
 _POLL_NS = NS_PER_S // 50

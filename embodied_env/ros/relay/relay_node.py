@@ -26,7 +26,6 @@ from embodied_env.ros.wire.stamp_translation import ArrivalAges
 from embodied_env.safety.command_filters import CommandFilter
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.relay.relay import Relay
-from embodied_env.safety.relay.relay_checks import check_relayed, stopping_time_s
 from embodied_env.safety.relay.relay_protocol import (
     COMMAND_TOPIC,
     DIAGNOSTICS_TOPIC,
@@ -34,6 +33,8 @@ from embodied_env.safety.relay.relay_protocol import (
     JointFields,
     RelayReport,
     RelayState,
+    check_relayed,
+    stopping_time_s,
 )
 from embodied_env.timing.clock import NS_PER_S, SteadyClock
 

@@ -33,7 +33,6 @@ from embodied_env.safety.arbiter import Arbiter
 from embodied_env.safety.findings import latched_finding, safety_input_findings
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.publishing import make_publishing
-from embodied_env.safety.relay.relay_checks import check_relayed
 from embodied_env.safety.relay.relay_protocol import (
     Armed,
     Command,
@@ -42,6 +41,7 @@ from embodied_env.safety.relay.relay_protocol import (
     MalformedCommandError,
     RelayReport,
     RelayState,
+    check_relayed,
     limits_fingerprint,
     read_command,
     write_command,

@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal, Self, TypedDict
 
 import numpy as np
 
-from embodied_env.contract import FloatArray
+from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.json_messages import AnyNumber, JsonMessage, finite_or_text, read_only_array
 from embodied_env.contract.key_types import Quantity, WholeNumber
 from embodied_env.contract.spaces import ActionLayout
@@ -32,6 +32,7 @@ from embodied_env.contract.typed_values import From, Keywords
 from embodied_env.core.code_table import CODES, GATES
 from embodied_env.core.code_types import Severity
 from embodied_env.core.types import Finding
+from embodied_env.errors import ContractError
 
 NODE = "relay"
 COMMAND_TOPIC = f"{NODE}/command"  # sensor_msgs/msg/JointState: write_command
@@ -141,6 +142,24 @@ class MalformedCommandError(Exception):
         self.finding_code = code
         self.tag = tag
         super().__init__(detail)
+
+
+def check_relayed(contract: Contract) -> None:
+    """Raise ContractError unless a relay can enforce `contract`."""
+    if contract.safety.mode != "enforce":
+        problem = f"mode is {contract.safety.mode!r} (expected 'enforce', as a relay guarantees the limits)"
+        raise ContractError("safety.mode", problem, source=contract.source)
+    if contract.trajectory_steps is not None:
+        problem = f"trajectory_steps: {contract.trajectory_steps} (expected null for a relay: one point per command)"
+        raise ContractError("actuators", problem, source=contract.source)
+
+
+def stopping_time_s(contract: Contract) -> float:
+    """Return the longest time in which a joint brakes to rest from its velocity limit, plus one period."""
+    limits = ActionLayout(contract).limits
+    moving = ~limits.is_goal
+    longest = (limits.fastest[moving] / limits.deceleration[moving]).max(initial=0.0)
+    return float(longest) + contract.control_period_s
 
 
 def write_command(

@@ -24,7 +24,7 @@ from embodied_env.core.types import Finding
 from embodied_env.errors import BackendLostError, ContractError
 from embodied_env.safety.command_filters import FilterDecision
 from embodied_env.safety.joint_limits import joint_bounds, limit_violation
-from embodied_env.safety.relay.relay_checks import check_relayed
+from embodied_env.safety.relay.relay_protocol import check_relayed
 
 STEPS = 5
 HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")

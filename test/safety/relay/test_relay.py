@@ -21,8 +21,7 @@ from embodied_env.core.types import Finding
 from embodied_env.errors import InternalFaultError
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.relay.relay import Relay
-from embodied_env.safety.relay.relay_checks import stopping_time_s
-from embodied_env.safety.relay.relay_protocol import Armed, CommandId, write_command
+from embodied_env.safety.relay.relay_protocol import Armed, CommandId, stopping_time_s, write_command
 from embodied_env.timing.clock import NS_PER_S, ManualClock
 
 PERIOD_S = 0.05

@@ -15,7 +15,6 @@ import embodied_env
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.code_types import Severity
 from embodied_env.core.types import Finding
-from embodied_env.safety.relay.relay_checks import check_relayed
 from embodied_env.safety.relay.relay_protocol import (
     STOP,
     Armed,
@@ -24,6 +23,7 @@ from embodied_env.safety.relay.relay_protocol import (
     MalformedCommandError,
     RelayReport,
     RelayState,
+    check_relayed,
     limits_fingerprint,
     read_command,
     write_command,

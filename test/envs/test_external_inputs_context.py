@@ -16,8 +16,8 @@ from embodied_env.core.code_types import Quality
 from embodied_env.core.measured_joints import MeasuredJoints, MeasuredVelocities
 from embodied_env.core.safety_input_state import INPUT_UNKNOWN
 from embodied_env.core.types import Sample, Snapshot
+from embodied_env.envs.external_inputs import SafetyContextBuilder
 from embodied_env.errors import ContractError
-from embodied_env.safety.safety_context import SafetyContextBuilder
 
 NOW_NS = 1_000_000_000
 
