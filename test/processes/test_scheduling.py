@@ -163,15 +163,6 @@ def test_environment_applies_at_reset_and_restores_at_close(interval_s):
     assert sys.getswitchinterval() == interval_s
 
 
-def test_manifest_records_requested_and_effective_settings(tmp_path, interval_s):
-    env = embodied_env.make("arm_reach", backend="fake", switch_interval_s=0.001, record=tmp_path)
-    env.reset(seed=1)
-    env.close()
-    scheduling = json.loads((env.path / "manifest.json").read_text())["scheduling"]
-    assert scheduling["switch_interval_s"] == {"asked": 0.001, "in_force": pytest.approx(0.001)}
-    assert scheduling["fifo_priority"] == {"asked": None, "in_force": None}
-
-
 def test_environment_spec_keeps_scheduling_through_json():
     env = embodied_env.make("arm_reach", backend="fake", pacing="realtime", fifo_priority=7, switch_interval_s=0.001)
     kwargs = json.loads(env.spec.to_json())["kwargs"]

@@ -61,8 +61,7 @@ def test_free_running_dt_is_measured_and_at_most_the_control_period(running, ela
 
 
 def test_two_commands_at_one_instant_count_as_one_motion(running):
-    running.clock.advance_ns(PERIOD_NS)
-    first = running.publish((1.0, 0.0))
+    first = running.publish((1.0, 0.0), after_ns=PERIOD_NS)
     second = running.publish((1.0, 0.0))
     assert [finding.code for finding in second.report.findings] == ["clock.dt"]
     assert second.values.tolist() == first.values.tolist()
@@ -71,8 +70,7 @@ def test_two_commands_at_one_instant_count_as_one_motion(running):
 @pytest.mark.parametrize(("periods", "moves"), [(2, True), (4, False)])
 def test_motion_starts_from_rest_only_after_a_long_pause(running, periods, moves):
     for _ in range(3):
-        running.clock.advance_ns(PERIOD_NS)
-        running.publish((0.3, 0.0))
+        running.publish((0.3, 0.0), after_ns=PERIOD_NS)
     running.clock.advance_ns(periods * PERIOD_NS)
     with running.arbiter.exclusive as (reference, _):
         assert (reference.velocities[0] > 0.0) == moves
@@ -90,15 +88,13 @@ class SuspendedClock(ManualClock):
 def test_a_suspend_of_the_host_is_a_gap_after_which_braking_moves_nothing():
     bench = ArbiterBench(scripted_tasks.contract(), clock=SuspendedClock())
     for _ in range(5):
-        bench.clock.advance_ns(PERIOD_NS)
-        before = bench.publish((1.0, 0.0))
+        before = bench.publish((1.0, 0.0), after_ns=PERIOD_NS)
     bench.clock.slept_ns = 3600 * NS_PER_S
     bench.clock.advance_ns(PERIOD_NS)
     braking = bench.arbiter.brake(HOLD)
     assert before.report.velocity_si[0] > DECELERATION * PERIOD_S
     assert braking.values.tolist() == before.values.tolist()
-    bench.clock.advance_ns(PERIOD_NS)
-    assert bench.publish((1.0, 0.0)).report.velocity_si[0] > 0.0  # the gap is over
+    assert bench.publish((1.0, 0.0), after_ns=PERIOD_NS).report.velocity_si[0] > 0.0  # the gap is over
 
 
 def test_refused_command_does_not_become_the_reference_and_its_number_is_not_reused(lockstep):
@@ -136,8 +132,7 @@ def test_brake_to_rest_in_lockstep_is_one_command_with_its_reason(lockstep):
 
 def test_brake_to_rest_brakes_a_free_running_robot_every_period_until_at_rest(running):
     for _ in range(5):
-        running.clock.advance_ns(PERIOD_NS)
-        running.publish((1.0, 0.0))
+        running.publish((1.0, 0.0), after_ns=PERIOD_NS)
     cruising = len(running.sent)
     running.clock.advance_ns(PERIOD_NS)
     began_ns = running.clock.now_ns()
@@ -149,8 +144,7 @@ def test_brake_to_rest_brakes_a_free_running_robot_every_period_until_at_rest(ru
 
 
 def test_dry_run_continues_from_the_measured_positions(running):
-    running.clock.advance_ns(PERIOD_NS)
-    running.publish((1.0, 0.0))
+    running.publish((1.0, 0.0), after_ns=PERIOD_NS)
     before, last = running.arbiter.reference, running.arbiter.last
     assert before.velocities[0] > 0.0
     running.arbiter.set_position_reference(np.array([0.25, 0.0]))
@@ -163,8 +157,7 @@ def test_dry_run_continues_from_the_measured_positions(running):
 
 def test_only_braking_is_published_after_close(running):
     for _ in range(3):
-        running.clock.advance_ns(PERIOD_NS)
-        running.publish((0.5, 0.0))
+        running.publish((0.5, 0.0), after_ns=PERIOD_NS)
     running.arbiter.close()
     count = len(running.sent)
     running.clock.advance_ns(PERIOD_NS)

@@ -207,21 +207,6 @@ def _check_telescope(gate, action, reference, approved) -> None:
         assert bits(approved.report.applied) == bits(flat(gate, action))
 
 
-@examples(60)
-@given(rides(actions_of, latching=False, refusing=False))
-def test_p5_no_gate_leads_to_a_state_without_an_admissible_velocity(ride):
-    """Such a state would give a STOP in the next step, for infeasible limits or in the check of the result."""
-    g, make_command_filters, legs = ride
-    gate = rebuilt(g, make_command_filters(), **{**STRICT, "nonfinite": Nonfinite(stop_after=99)})
-    reference = g.reference
-    for part, action, beside in legs:
-        dt = part * g.contract.control_period_s
-        approved = gate.judge(action, reference, dt, beside(reference))
-        codes = {finding.code for finding in approved.report.findings}
-        assert not codes & {"limits.infeasible", "fault.internal"}
-        reference = next_reference(reference, approved, dt)
-
-
 @examples(40)
 @given(gates(joints=3), st.data())
 def test_p7_a_faultless_context_changes_nothing(g, data):

@@ -113,6 +113,10 @@ class Bench(ArbiterBench):
     def step(self, *action, after_ns=50_000_000):
         return self.publish(action, after_ns=after_ns)
 
+    def run(self, steps, action=1.0):
+        for _ in range(steps):
+            self.step(action, 0.0)
+
     def brake_to_rest(self):
         while self.arbiter.reference.velocities.any():
             self.clock.advance_ns(50_000_000)
@@ -131,8 +135,7 @@ def test_jerk_finding_names_the_joint_and_its_target():
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_stopping_does_not_overshoot_zero(sign):
     bench = Bench(jerk=20.0)
-    for _ in range(25):
-        bench.step(sign, 0.0)
+    bench.run(25, sign)
     speeds = [float(bench.step(0.0, 0.0).report.velocity_si[0]) * sign for _ in range(60)]
     assert min(speeds) >= 0.0
     assert speeds == sorted(speeds, reverse=True)
@@ -149,16 +152,14 @@ def test_jerk_is_guaranteed_at_a_fixed_rate_if_kept():
 
 def test_braking_ignores_the_jerk_limit():
     bench = Bench()
-    for _ in range(30):
-        bench.step(1.0, 0.0)
+    bench.run(30)
     before = bench.arbiter.reference.velocities[0]
     assert bench.arbiter.brake(HOLD).report.velocity_si[0] == pytest.approx(before - ACCELERATION * PERIOD_S)
 
 
 def test_acceleration_jump_after_braking_is_not_guaranteed():
     bench = Bench()
-    for _ in range(30):
-        bench.step(1.0, 0.0)
+    bench.run(30)
     bench.brake_to_rest()
     assert not bench.step(0.0, 0.0).report.guaranteed["jerk"]
     assert bench.step(0.0, 0.0).report.guaranteed["jerk"]
@@ -168,8 +169,7 @@ def test_acceleration_jump_after_braking_is_not_guaranteed():
 def test_free_running_robot_does_not_move_backwards_after_a_pause(steps):
     """A servo left alone has arrived, so its velocity and acceleration are zero."""
     bench = Bench(free_running=True)
-    for _ in range(steps):
-        bench.step(1.0, 0.0)
+    bench.run(steps)
     speeds = [
         float(bench.step(0.3, 0.0, after_ns=1_000_000_000 if k == 0 else 50_000_000).report.velocity_si[0])
         for k in range(6)
@@ -179,8 +179,7 @@ def test_free_running_robot_does_not_move_backwards_after_a_pause(steps):
 
 def test_acceleration_is_zero_after_a_pause():
     bench = Bench(free_running=True)
-    for _ in range(10):
-        bench.step(1.0, 0.0)
+    bench.run(10)
     bench.clock.advance_ns(1_000_000_000)
     with bench.arbiter.exclusive as (reference, _):
         assert reference.accelerations is None
@@ -190,8 +189,7 @@ def test_acceleration_is_zero_after_a_pause():
 
 def test_reset_starts_without_acceleration():
     bench = Bench()
-    for _ in range(3):
-        bench.step(1.0, 0.0)
+    bench.run(3)
     bench.arbiter.reset(np.zeros(2), 1)
     assert bench.arbiter.reference.accelerations is None
     assert bench.step(1.0, 0.0).report.velocity_si[0] == pytest.approx(40.0 * PERIOD_S**2)

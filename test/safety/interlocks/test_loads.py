@@ -10,18 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safety_strategies import examples
 from scripted_tasks import JOINTS, PERIOD_NS
-from shipped_contracts import unhurried
 
 import embodied_env
 from embodied_env.contract import parse_contract
-from embodied_env.contract.contract_loader import dump_contract, find_contract
+from embodied_env.contract.contract_loader import find_contract
 from embodied_env.contract.required_sensors import required_sensors
 from embodied_env.contract.robot_files import SAFETY_RULES
 from embodied_env.core.code_table import CODE_TABLE, CODES
 from embodied_env.core.code_types import Quality, Severity
 from embodied_env.core.types import SafetyContext, Sample, SensorStatus, Snapshot
 from embodied_env.errors import ContractError
-from embodied_env.processes.child_process import Child, simulator
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.interlocks.loads import LoadGate
 from embodied_env.safety.interlocks.observation import JUDGED_BY_AGE
@@ -287,9 +285,8 @@ def arm_with(**load):
 
 
 @pytest.mark.needs("explain")
-@pytest.mark.parametrize("backend", ["mujoco", pytest.param("mujoco_ros", marks=[pytest.mark.ros, pytest.mark.long])])
-def test_an_overloaded_arm_is_stopped_recorded_replayed_and_explained(tmp_path, backend):
-    env = embodied_env.make(arm_with(hold=0.5, stop=1.0, duration_s=0.1), backend=backend, record=tmp_path)
+def test_an_overloaded_arm_is_stopped_recorded_replayed_and_explained(tmp_path):
+    env = embodied_env.make(arm_with(hold=0.5, stop=1.0, duration_s=0.1), record=tmp_path)
     env.reset(seed=1)
     infos, is_over = [], False
     while not is_over:
@@ -305,25 +302,6 @@ def test_an_overloaded_arm_is_stopped_recorded_replayed_and_explained(tmp_path, 
     assert CODE_TABLE["load.stop"].next_step in text
     assert_sound(env.path)
     assert_replays(env.path)
-
-
-@pytest.mark.ros
-@pytest.mark.realtime
-def test_an_overloaded_robot_is_stopped_recorded_and_replayed(domain_id, tmp_path):
-    contract = unhurried(arm_with(hold=0.5, stop=1.0, duration_s=0.1))
-    spec = simulator("-", namespace="/loads", source=contract.source, free_running=True)
-    robot = Child(spec, first_line=dump_contract(contract))
-    try:
-        options = {"namespace": "/loads", "domain_id": domain_id, "record": tmp_path, "connect_timeout_s": 60.0}
-        with embodied_env.make(contract, backend="real", **options) as env:
-            env.reset(seed=1)
-            reason = ""
-            while not reason:
-                reason = env.step(np.ones(6))[-1]["end_reason"]
-        assert reason == "safety_stop:load.stop"
-        assert_replays(env.path)
-    finally:
-        robot.stop()
 
 
 @pytest.mark.needs("vector")

@@ -70,16 +70,19 @@ class Bench(ArbiterBench):
             self.arbiter.send_setpoint()
         self.clock.sleep_until_ns(end_ns)
 
+    def run(self, *targets):
+        """Take a step to each of these positions of the first joint, or pairs, and pass its period."""
+        for target in targets:
+            self.step(target if isinstance(target, tuple) else (target, 0.0))
+            self.wait(PERIOD_NS)
+
     def cruise(self):
         """Accelerate for ten steps."""
-        for _ in range(10):
-            self.step((1.0, 0.0))
-            self.wait(PERIOD_NS)
+        self.run(*[1.0] * 10)
 
     def start_grid(self):
         """Hold for a step, after which all setpoints are one period apart."""
-        self.step((0.0, 0.0))
-        self.wait(PERIOD_NS)
+        self.run(0.0)
         del self.sent[:], self.sent_ns[:]
 
     def motion(self):
@@ -111,10 +114,7 @@ def positions(*targets):
 def test_the_first_step_publishes_at_once_and_the_others_on_the_grid():
     bench = Bench()
     start_ns = bench.clock.now_ns()
-    bench.step((0.004, 0.0))
-    bench.wait(PERIOD_NS)
-    bench.step((0.008, 0.0))
-    bench.wait(PERIOD_NS)
+    bench.run(0.004, 0.008)
     found = [now_ns - start_ns for now_ns in bench.sent_ns]
     assert found[0] == 0
     assert found[1:] == [H_NS // 2 + i * H_NS for i in range(len(found) - 1)]
@@ -172,9 +172,7 @@ def test_setpoints_lie_on_the_quadratic_b_spline_of_the_approved_positions():
 
 def test_a_late_step_finds_the_motion_still_under_way():
     bench = Bench()
-    for target in positions(0.004, 0.012, 0.024):
-        bench.step(target)
-        bench.wait(PERIOD_NS)
+    bench.run(0.004, 0.012, 0.024)
     bench.wait(H_NS)
     assert bench.sent[-1].report.disposition is Severity.PASS
     speed = bench.arbiter.reference.velocities[0]
@@ -218,8 +216,7 @@ def test_after_close_only_braking_is_published():
 
 def test_a_setpoint_that_cannot_be_sent_changes_nothing():
     bench = Bench()
-    bench.step((0.004, 0.0))
-    bench.wait(PERIOD_NS)
+    bench.run(0.004)
     before, bench.failures = bench.arbiter.reference, 1
     with pytest.raises(BackendLostError):
         bench.step((0.012, 0.0))
@@ -314,9 +311,7 @@ def test_jitter_of_the_steps_never_brakes(targets, jitter):
 def test_jerk_limits_hold_at_the_rate_of_the_setpoints_as_far_as_the_joint_limits_permit(targets, jerk):
     bench = Bench(jerk=jerk)
     bench.start_grid()
-    for target in targets:
-        bench.step(target)
-        bench.wait(PERIOD_NS)
+    bench.run(*targets)
     velocities = bench.motion()[2]
     changes = np.diff(np.diff(velocities, axis=0, prepend=0.0), axis=0, prepend=0.0) * PER_STEP / PERIOD_S
     from_rest = np.roll(velocities, 1, axis=0) == 0.0  # braking to rest ends with the acceleration 0
@@ -352,9 +347,7 @@ def test_a_setpoint_that_raises_brakes_at_once_and_latches_a_stop():
 
 def test_a_late_setpoint_makes_up_for_one_that_was_missed_and_no_more():
     bench, setpoint_ns = Bench(per_step=10), PERIOD_NS // 10
-    for k in range(1, 6):
-        bench.step((0.02 * k, 0.0))
-        bench.wait(PERIOD_NS)
+    bench.run(*(0.02 * k for k in range(1, 6)))
     bench.step((0.12, 0.0))
     bench.clock.advance_ns(8 * setpoint_ns)
     bench.arbiter.send_setpoint()

@@ -62,6 +62,11 @@ class Robot:
         self.core.command(write_command(command_id, vector, self.layout))
         return self.spy.reports[-1]
 
+    def step(self, values):
+        """Command `values` one period later."""
+        self.clock.advance_ns(PERIOD_NS)
+        return self.command(values)
+
     def wait(self, periods=1):
         """Advance the clock, with a tick at the end of each period."""
         for _ in range(periods):
@@ -71,8 +76,7 @@ class Robot:
     def move(self, steps=4):
         """Drive both joints upwards, and stay in motion."""
         for _ in range(steps):
-            self.clock.advance_ns(PERIOD_NS)
-            self.command([1.5] * self.layout.size)
+            self.step([1.5] * self.layout.size)
         assert not self.core.at_rest
 
     def send_setpoints(self):
@@ -113,8 +117,7 @@ def turned():
     robot = Robot(contract_of(turning, turning, command="position_delta", watchdog=WATCHDOG), armed=False)
     robot.arm([FULL - 3.02, 0.5])
     for _ in range(6):
-        robot.clock.advance_ns(PERIOD_NS)
-        robot.command([FULL - 3.0, 0.5])
+        robot.step([FULL - 3.0, 0.5])
     assert robot.core.at_rest
     robot.arm([-3.0, 0.5])
     robot.spy.published.clear()
@@ -130,15 +133,13 @@ def turned():
     ],
 )
 def test_the_first_command_of_an_epoch_starts_at_the_last_one_or_at_the_reading(turned, target, published):
-    turned.clock.advance_ns(PERIOD_NS)
-    turned.command(None if target is None else [target, 0.5])
+    turned.step(None if target is None else [target, 0.5])
     assert turned.spy.published[-1].values.tolist() == pytest.approx([published, 0.5])
 
 
 @pytest.mark.parametrize("turns", [-1, 2, 16])
 def test_a_first_command_turns_away_is_refused(turned, turns):
-    turned.clock.advance_ns(PERIOD_NS)
-    report = turned.command([turns * FULL - 3.0, 0.5])
+    report = turned.step([turns * FULL - 3.0, 0.5])
     assert [finding.code for finding in report.findings] == ["act.jump"]
     assert turned.spy.published == []
     assert turned.command([FULL - 3.0, 0.5]).published
@@ -182,8 +183,7 @@ def test_reference_starts_at_the_newest_measured_positions():
     assert success
     assert robot.core.arbiter.reference.positions.tolist() == [0.5, -0.5]
     robot.epoch = Armed.from_text(message).epoch
-    robot.clock.advance_ns(PERIOD_NS)
-    assert np.abs(robot.command([1.5, 1.5]).applied_si - [0.5, -0.5]).max() <= LIMITS.acceleration * PERIOD_S**2 + 1e-12
+    assert np.abs(robot.step([1.5, 1.5]).applied_si - [0.5, -0.5]).max() <= LIMITS.acceleration * PERIOD_S**2 + 1e-12
 
 
 def test_joint_outside_its_limits_is_named_and_only_moves_inwards():
@@ -191,18 +191,15 @@ def test_joint_outside_its_limits_is_named_and_only_moves_inwards():
     robot.measure([2.5, 0.0])
     assert Armed.from_text(robot.core.arm()[1]).outside == ("j0",)
     robot.epoch = robot.core.tag.epoch
-    robot.clock.advance_ns(PERIOD_NS)
-    assert robot.command([9.0, 0.0]).applied_si[0] <= 2.5
-    robot.clock.advance_ns(PERIOD_NS)
-    assert robot.command([0.0, 0.0]).applied_si[0] < 2.5
+    assert robot.step([9.0, 0.0]).applied_si[0] <= 2.5
+    assert robot.step([0.0, 0.0]).applied_si[0] < 2.5
 
 
 # ----------------------------------------------------------------------------------------------------------- commands
 
 
 def test_feasible_command_is_published_bit_for_bit(robot):
-    robot.clock.advance_ns(PERIOD_NS)
-    report = robot.command([0.001, -0.001])
+    report = robot.step([0.001, -0.001])
     assert report.published
     assert report.setpoints is None
     assert report.disposition is Severity.PASS
@@ -260,12 +257,10 @@ def test_missing_commands_latch_a_stop_also_without_a_tick(robot, ticks):
 
 def test_requested_braking_continues_until_the_next_command(robot):
     robot.move()
-    robot.clock.advance_ns(PERIOD_NS)
-    assert robot.command(None).cause == "brake"
+    assert robot.step(None).cause == "brake"
     robot.wait(1)
     assert robot.spy.reports[-1].cause == "tick"
-    robot.clock.advance_ns(PERIOD_NS)
-    assert robot.command([1.5, 1.5]).cause == "command"
+    assert robot.step([1.5, 1.5]).cause == "command"
     robot.wait(1)
     assert robot.spy.reports[-1].cause == "command"
 
@@ -332,8 +327,7 @@ def test_gate_stop_is_latched_and_ends_publication():
     robot = Robot(contract, gate=gate)
     robot.move()
     gate.stopping = True
-    robot.clock.advance_ns(PERIOD_NS)
-    assert robot.command([1.0, 1.0]).disposition is Severity.STOP
+    assert robot.step([1.0, 1.0]).disposition is Severity.STOP
     assert (robot.state, robot.spy.states[-1].latched) == ("stopped", "gate.plugin")
     robot.wait(5)
     assert robot.core.at_rest
@@ -368,8 +362,7 @@ def test_backend_without_a_profile_is_a_usage_error(capsys):
 def test_state_is_published_only_on_change(robot):
     robot.core.announce()
     count = len(robot.spy.states)
-    robot.clock.advance_ns(PERIOD_NS)
-    robot.command([0.001, 0.0])
+    robot.step([0.001, 0.0])
     robot.core.tick()
     robot.core.announce()
     assert len(robot.spy.states) == count
@@ -433,8 +426,7 @@ def streaming():
 
 
 def test_a_command_is_reached_in_several_setpoints_and_reported_once(streaming):
-    streaming.clock.advance_ns(PERIOD_NS)
-    report = streaming.command([0.005] * streaming.layout.size)
+    report = streaming.step([0.005] * streaming.layout.size)
     streaming.send_setpoints()
     positions = [command.values[0] for command in streaming.spy.published]
     assert report.applied_si[0] == 0.005
@@ -456,8 +448,7 @@ def test_setpoints_brake_once_a_stop_is_latched(streaming):
 
 
 def test_the_report_of_a_command_has_the_account_of_the_setpoints_before_it(streaming):
-    streaming.clock.advance_ns(PERIOD_NS)
-    first = streaming.command([0.005] * streaming.layout.size)
+    first = streaming.step([0.005] * streaming.layout.size)
     for _ in range(4):
         streaming.clock.sleep_until_ns(streaming.core.arbiter.setpoint_due_ns)
         streaming.core.arbiter.send_setpoint()
@@ -482,8 +473,7 @@ def grasping(tmp_path):
     contract = gripper_contract(tmp_path, gripper_text(scale="physical", more="on_stop: open"))
     contract = dataclasses.replace(contract, safety=dataclasses.replace(contract.safety, watchdog=WATCHDOG))
     robot = Robot(contract, gripper_accounts=lambda: ACCOUNTS)
-    robot.clock.advance_ns(PERIOD_NS)
-    assert robot.command([0.0, GRIPPER_GOAL]).applied_si.tolist() == [0.0, GRIPPER_GOAL]
+    assert robot.step([0.0, GRIPPER_GOAL]).applied_si.tolist() == [0.0, GRIPPER_GOAL]
     return robot
 
 
@@ -492,8 +482,7 @@ def goals(robot):
 
 
 def test_a_goal_is_relayed_at_once_and_limited_in_position_only(grasping):
-    grasping.clock.advance_ns(PERIOD_NS)
-    report = grasping.command([0.0, 2.0])
+    report = grasping.step([0.0, 2.0])
     assert report.applied_si[1] == 0.8
     assert [finding.code for finding in report.findings] == ["pos.limit"]
     assert stopping_time_s(grasping.contract) == pytest.approx(0.95 / 3.6 + PERIOD_S)
@@ -502,8 +491,7 @@ def test_a_goal_is_relayed_at_once_and_limited_in_position_only(grasping):
 @pytest.mark.parametrize("is_moving", [False, True])
 def test_silence_of_the_client_is_a_stop_of_the_gripper_also_at_rest(grasping, is_moving):
     if is_moving:
-        grasping.clock.advance_ns(PERIOD_NS)
-        grasping.command([0.5, GRIPPER_GOAL])
+        grasping.step([0.5, GRIPPER_GOAL])
     grasping.wait(9)
     assert set(goals(grasping)) == {GRIPPER_GOAL}
     grasping.wait(6)
@@ -541,8 +529,7 @@ def test_a_silent_server_or_an_estop_stops_the_gripper_at_rest(grasping, state):
 
 
 def test_a_relay_that_ends_keeps_the_goal(grasping):
-    grasping.clock.advance_ns(PERIOD_NS)
-    grasping.command([0.5, GRIPPER_GOAL])
+    grasping.step([0.5, GRIPPER_GOAL])
     grasping.core.end()
     grasping.wait(5)
     assert set(goals(grasping)) == {GRIPPER_GOAL}
@@ -562,8 +549,7 @@ def test_a_goal_is_one_setpoint_while_the_arm_gets_several(tmp_path):
     arm = dataclasses.replace(contract.actuators["arm"], setpoint_rate_hz=100.0)
     actuators = {**contract.actuators, "arm": arm}
     robot = Robot(dataclasses.replace(contract, actuators=actuators))
-    robot.clock.advance_ns(PERIOD_NS)
-    robot.command([0.005, GRIPPER_GOAL])
+    robot.step([0.005, GRIPPER_GOAL])
     robot.send_setpoints()
     assert set(goals(robot)) == {GRIPPER_GOAL}
     assert len({command.values[0] for command in robot.spy.published}) >= 5
