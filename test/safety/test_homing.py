@@ -10,7 +10,7 @@ import pytest
 import scripted_tasks
 from hypothesis import example, given
 from hypothesis import strategies as st
-from safety_strategies import examples
+from safety_strategies import FunctionFilter, examples
 from scripted_tasks import PERIOD_NS, PERIOD_S, Scene
 
 from embodied_env.backends.fake_backend import FakeBackend, ScriptedFault
@@ -317,14 +317,9 @@ def check_reset_fails(scene, match):
     assert_at_rest(scene)
 
 
-class Wall:
-    """A filter that blocks motion beyond 0.3 rad of the first joint."""
-
-    def reset(self):
-        pass
-
-    def filter(self, proposal):
-        return FilterDecision(severity=Severity.HOLD, detail="a wall") if proposal.positions[0] > 0.3 else None
+def wall(proposal):
+    """Block motion beyond 0.3 rad of the first joint."""
+    return FilterDecision(severity=Severity.HOLD, detail="a wall") if proposal.positions[0] > 0.3 else None
 
 
 def dropped(first, end, sensor="joints"):
@@ -353,7 +348,7 @@ FAILURES: dict = {
         "no valid reading of beacon",
     ),
     "a gate": (
-        {"filters": {"workspace": Wall()}},
+        {"filters": {"workspace": FunctionFilter(wall)}},
         "20 commands in a row were held .the straight joint path is blocked by the workspace gate, ws.keepout.*a wall",
     ),
 }

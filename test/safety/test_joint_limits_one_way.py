@@ -8,7 +8,7 @@ import pytest
 from gate_actions import BACKWARDS, FORWARDS
 from hypothesis import given
 from hypothesis import strategies as st
-from safety_strategies import any_time, contract_of, examples, safe_state, situations
+from safety_strategies import FunctionFilter, any_time, contract_of, examples, safe_state, situations
 from single_joint import limit_joint, limit_velocity, velocity_interval
 
 from embodied_env.contract import JointLimits
@@ -83,19 +83,6 @@ def test_a_jerk_limited_one_way_joint_comes_to_rest_as_soon_as_any_other(way):
     assert steps_to_rest(*((0.0, 1.0) if way > 0.0 else (-1.0, 0.0))) == steps_to_rest(-1.0, 1.0) == 11
 
 
-class Slowing:
-    """A filter that scales every step to a share of the way from braking to the command."""
-
-    def __init__(self, share):
-        self.share = share
-
-    def reset(self):
-        pass
-
-    def filter(self, proposal):
-        return FilterDecision(severity=Severity.LIMIT, share=self.share, detail="slow")
-
-
 _TICKS = st.lists(st.tuples(st.floats(-2.0, 2.0), any_time, st.booleans()), min_size=1, max_size=30)
 
 
@@ -106,7 +93,8 @@ _TICKS = st.lists(st.tuples(st.floats(-2.0, 2.0), any_time, st.booleans()), min_
 def test_no_action_braking_jerk_or_filter_moves_a_one_way_joint_back(command, scale, ticks, jerk, share):
     limits = (dataclasses.replace(each, jerk=jerk) for each in (FORWARDS, BACKWARDS))
     contract = contract_of(*limits, command=command, scale=scale, control_period_s=1.0)
-    gate = SafetyGate(contract, filters={} if share is None else {"slow": Slowing(share)}, fixed_rate=False)
+    slow = FunctionFilter(lambda _: FilterDecision(severity=Severity.LIMIT, share=share, detail="slow"))
+    gate = SafetyGate(contract, filters={} if share is None else {"slow": slow}, fixed_rate=False)
     state = CommandState(positions=np.array([-1.0, 1.0]), velocities=np.zeros(2), seq=0, epoch=0)
     for action, dt_s, brakes in ticks:
         judged = gate.brake(state, dt_s, HOLD) if brakes else gate.judge(np.full(2, action), state, dt_s)

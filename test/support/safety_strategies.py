@@ -15,6 +15,7 @@ import functools
 import math
 import os
 import sys
+from collections.abc import Callable
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -421,6 +422,16 @@ def contexts(size: int, *, latching: bool = True) -> st.SearchStrategy[Any]:
     wrong = st.builds(of, _SENSORS, offsets, _TIMES_BESIDE, _TIMES_BESIDE, _INPUTS, _FORCES)
     mostly = st.builds(of, _GOOD_SENSORS, st.just([0.0] * size), st.just(0.0), _TIMES_BESIDE, st.just({}), _FORCES)
     return st.one_of(st.just(calm), mostly, wrong)
+
+
+class FunctionFilter:
+    """A command filter without state that decides by a function of the proposal."""
+
+    def __init__(self, decide: Callable[[ProposedCommand], FilterDecision | None]) -> None:
+        self.filter = decide
+
+    def reset(self) -> None:
+        """Do nothing."""
 
 
 class ScriptedFilter:

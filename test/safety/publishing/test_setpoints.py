@@ -8,7 +8,7 @@ import scripted_tasks
 from arbiter_bench import ArbiterBench, homing_context
 from hypothesis import given
 from hypothesis import strategies as st
-from safety_strategies import examples
+from safety_strategies import FunctionFilter, examples
 from scripted_tasks import PERIOD_NS, PERIOD_S
 
 from embodied_env.contract import parse_contract
@@ -354,17 +354,13 @@ def test_a_late_setpoint_makes_up_for_one_that_was_missed_and_no_more():
     assert bench.sent[-1].report.dt_s == pytest.approx(2 * setpoint_ns / 1e9)
 
 
-class SlowBetweenSteps:
-    def reset(self):
-        pass
-
-    def filter(self, proposal):
-        is_setpoint = proposal.dt_s < PERIOD_S / 2
-        return FilterDecision(severity=Severity.LIMIT, share=0.1, detail="slow") if is_setpoint else None
+def slow_between_steps(proposal):
+    is_setpoint = proposal.dt_s < PERIOD_S / 2
+    return FilterDecision(severity=Severity.LIMIT, share=0.1, detail="slow") if is_setpoint else None
 
 
 def test_a_step_starts_near_a_motion_that_has_fallen_behind():
-    bench = Bench(filters={"slow": SlowBetweenSteps()})
+    bench = Bench(filters={"slow": FunctionFilter(slow_between_steps)})
     reach = bench.gate.limits.fastest * PERIOD_S
     for k in range(1, 20):
         with bench.arbiter.exclusive as (reference, _):

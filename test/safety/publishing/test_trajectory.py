@@ -15,7 +15,7 @@ import scripted_tasks
 from arbiter_bench import ArbiterBench
 from hypothesis import given
 from hypothesis import strategies as st
-from safety_strategies import examples
+from safety_strategies import FunctionFilter, examples
 from scripted_tasks import PERIOD_NS, PERIOD_S
 
 from embodied_env.contract import parse_contract
@@ -187,15 +187,11 @@ def test_a_refused_message_changes_nothing():
 
 
 def test_the_actions_end_before_one_that_a_filter_refuses():
-    class Fence:
-        def reset(self):
-            pass
+    def fence(proposal):
+        ends = proposal.positions + proposal.velocities * proposal.dt_s
+        return FilterDecision(severity=Severity.HOLD, detail="fence") if ends[0] > 0.1 else None
 
-        def filter(self, proposal):
-            ends = proposal.positions + proposal.velocities * proposal.dt_s
-            return FilterDecision(severity=Severity.HOLD, detail="fence") if ends[0] > 0.1 else None
-
-    bench = Bench(filters={"fence": Fence()})
+    bench = Bench(filters={"fence": FunctionFilter(fence)})
     trajectory = bench.step(*[(0.02 * k, 0.0) for k in range(1, 9)]).trajectory
     assert 0 < trajectory.previewed < 7
     positions = [point.positions[0] for point in trajectory.points[: trajectory.previewed + 2]]
