@@ -208,7 +208,10 @@ class CommandLimiter:
         return self._approved(reference, dt_s, findings, requested, requested, target, velocities)
 
     def limit_jerk(self, target: FloatArray, reference: CommandState, dt_s: float) -> FloatArray:
-        """Return the target nearest to `target` within the jerk limits, or `target` itself without any."""
+        """Return the target nearest to `target` within the jerk limits, or `target` itself without any.
+
+        Arrays have the shape (..., n_joints).
+        """
         limits = self._limits
         if not self.has_jerk:
             return target

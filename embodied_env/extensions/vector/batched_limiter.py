@@ -9,16 +9,17 @@ towards `high`, then towards `low`.
 from __future__ import annotations
 
 import sys
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from embodied_env.contract import EffectiveLimits, FloatArray
 from embodied_env.core.code_table import CODES, GATES
 from embodied_env.core.code_types import Severity
+from embodied_env.core.types import CommandState
 from embodied_env.extensions.vector.batched_types import BoolArray, CommandStateBatch, GateReportBatch
 from embodied_env.safety.command_limiter import ROUNDING, CommandLimiter
-from embodied_env.safety.joint_limits import keeps_jerk, limit_jerk
+from embodied_env.safety.joint_limits import keeps_jerk
 
 _BOX, _JERK, _LIMITS = (GATES.index(gate) for gate in ("space_box", "jerk", "joint_limits"))
 _EPSILON = sys.float_info.epsilon
@@ -44,7 +45,7 @@ class BatchedLimiter:
             bounds = BatchedBounds(layout.limits, layout.is_velocity, reference.slack)
         boxed = clipped(requested, layout.scale.low, layout.scale.high)
         target = self._target(boxed, reference)
-        smooth = self._smooth(target, reference, dt_s)
+        smooth = limiter.limit_jerk(target, cast("CommandState", reference), dt_s)  # by the same formula
         steps = limit_joint_batch(reference.positions, reference.velocities, smooth, bounds, dt_s)
         positions, velocities = steps.positions, steps.velocities
         are_sound = steps.are_feasible & keep_limits(
@@ -116,15 +117,6 @@ class BatchedLimiter:
         below, above = within
         is_held = (reference.positions - below < target) & (target < reference.positions + above)
         return np.where(is_held, reference.positions, target)
-
-    def _smooth(self, target: FloatArray, reference: CommandStateBatch, dt_s: float) -> FloatArray:
-        if not self._limiter.has_jerk:
-            return target
-        is_velocity, start, velocities = self._layout.is_velocity, reference.positions, reference.velocities
-        desired = np.where(is_velocity, target, (target - start) / dt_s)
-        accelerations = np.where(velocities == 0.0, 0.0, reference.accelerations)  # braked to rest
-        kept = limit_jerk(desired, velocities, accelerations, self._layout.limits, dt_s)
-        return np.where(kept == desired, target, np.where(is_velocity, kept, start + kept * dt_s))
 
     def _as_action(self, published: FloatArray, reference: CommandStateBatch) -> FloatArray:
         scale = self._layout.scale
