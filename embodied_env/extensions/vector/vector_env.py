@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
+from gymnasium import Env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 from numpy.typing import NDArray
@@ -109,7 +110,7 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
             self._check_backend(self._bases[0], threads, is_recorded=record is not None)
             self._steppers = self._batched.steppers if self._batched else [base.stepper for base in self._bases]
             self._steps_taken = 0
-            super().__init__([lambda env=env: env for env in self.envs], copy=copy, autoreset_mode=mode)
+            super().__init__([partial(_same, env) for env in self.envs], copy=copy, autoreset_mode=mode)
         except BaseException:
             self.close()
             raise
@@ -396,6 +397,10 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
         if problems:
             self.closed = True  # Gymnasium sets it only without an error
             raise problems[0]
+
+
+def _same(env: Env[Any, Any]) -> Env[Any, Any]:
+    return env
 
 
 def _slots(are: NDArray[np.bool_]) -> str:
