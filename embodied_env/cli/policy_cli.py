@@ -36,7 +36,6 @@ from embodied_env.core.terminal import print_tables, say, without_empty_columns
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.policies.chunk_execution import split_chunk
 from embodied_env.policies.input_mapping import VectorInput
-from embodied_env.policies.plausibility import find_implausible
 from embodied_env.policies.policy_file import (
     STATISTICS,
     TRANSFORMS,
@@ -49,6 +48,7 @@ from embodied_env.policies.policy_file import (
 )
 from embodied_env.policies.policy_file_interface import PolicyFileInterface
 from embodied_env.policies.policy_loader import load_policy
+from embodied_env.policies.policy_model import find_implausible
 
 Row = dict[str, Any]
 

@@ -11,7 +11,7 @@ from embodied_env.core.code_types import Severity
 from embodied_env.core.measured_joints import MeasuredVelocities, Reading
 from embodied_env.core.safety_input_state import INPUT_UNKNOWN, InputStates
 from embodied_env.core.types import Finding
-from embodied_env.envs.gap_policy import GOOD
+from embodied_env.envs.observation_builder import GOOD
 from embodied_env.errors import BackendError
 from embodied_env.processes.signals import deferred_signals
 from embodied_env.safety.arbiter import Arbiter

@@ -20,8 +20,8 @@ from embodied_env.core.reset_draws import (
 )
 from embodied_env.core.types import EpisodeStart, ResetRequest, Routine, SafetyContext, Snapshot
 from embodied_env.envs.external_inputs import ExternalInputsSource
-from embodied_env.envs.gap_policy import GapPolicy
 from embodied_env.envs.motion_guard import MotionGuard
+from embodied_env.envs.observation_builder import GapPolicy
 from embodied_env.envs.stepper_state import Lifecycle, State
 from embodied_env.envs.transition_builder import reset_report
 from embodied_env.errors import BackendLostError, BackendNotReadyError

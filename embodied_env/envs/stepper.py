@@ -21,9 +21,8 @@ from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.policy import NoAction
 from embodied_env.core.types import Observer, ResetRequest, SentCommand, Snapshot, TaskResult, Transition, Verdict
 from embodied_env.envs.external_inputs import ExternalInputsSource
-from embodied_env.envs.gap_policy import GapPolicy
 from embodied_env.envs.motion_guard import MotionGuard
-from embodied_env.envs.observation_builder import Observation, begin_history
+from embodied_env.envs.observation_builder import GapPolicy, Observation, begin_history
 from embodied_env.envs.reset_procedure import ResetProcedure
 from embodied_env.envs.stepper_state import EpisodeState, Lifecycle, PendingStep, SavedStepper, State, latched_estop
 from embodied_env.envs.transition_builder import EndReasons, Info, TransitionBuilder, copy_action

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -31,6 +32,7 @@ from embodied_env.core.policy import (
 from embodied_env.core.types import EpisodeStart
 from embodied_env.errors import UsageError, described
 from embodied_env.policies.normalization import Normalization
+from embodied_env.safety.action_parsing import MalformedActionError, parse_action
 
 Inputs = Mapping[str, NDArray[Any] | str]
 """Arrays without a batch axis, and texts such as an instruction, by the model's names."""
@@ -40,6 +42,10 @@ Outputs = Mapping[str, NDArray[Any]]
 
 FLAT = "the whole observation as one vector"
 _REMEDY = "map others in a policy file"
+
+MOST_DEVIATIONS = 6.0  # largest distance of an input from the statistics of its training, in standard deviations
+MOST_OUTSIDE = 0.5  # largest distance of an action from its space, as a share of the width of the space
+_MOST_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,3 +366,36 @@ def read_model(location: str, *, kind: str, most_bytes: int) -> tuple[bytes, str
     except OSError as error:
         raise UsageError(f"cannot read {kind} {location!r}: {error} (expected a file)") from None
     return data, hashlib.sha256(data).hexdigest()
+
+
+def find_implausible(policy: object, contract: Contract, observation: Observation, actions: Sequence[Any]) -> list[str]:
+    """Return a line for each input and joint beyond the limits right after a reset."""
+    lines = [*_find_inputs(policy, observation), *_find_joints(contract, actions)]
+    return lines[:_MOST_SHOWN] + ([f"and {len(lines) - _MOST_SHOWN} more"] if len(lines) > _MOST_SHOWN else [])
+
+
+def _find_inputs(policy: object, observation: Observation) -> Iterator[str]:
+    if not isinstance(policy, ModelPolicy):
+        return
+    found = policy.interface.deviations(observation)
+    for name, own in policy.model.normalizations.items() if isinstance(policy.model, NormalizingModel) else ():
+        if (values := np.asarray(policy.inputs.get(name, own.first))).ndim == 1:
+            found += [(f"{name}[{index}]", each) for index, each in enumerate(own.deviations(values).tolist())]
+    for name, deviations in found:
+        if not deviations <= MOST_DEVIATIONS:
+            expected = f"expected at most {MOST_DEVIATIONS:g} in an observation of a reset"
+            yield f"input {name} is {deviations:.3g} standard deviations away from its statistics ({expected})"
+
+
+def _find_joints(contract: Contract, actions: Sequence[Any]) -> Iterator[str]:
+    layout = ActionLayout(contract)
+    low, high = layout.scale.low, layout.scale.high
+    rows = []
+    for action in actions:
+        with suppress(MalformedActionError):  # the gate reports it
+            rows.append(parse_action(action, layout))
+    outside = np.array([np.maximum(low - row, row - high) for row in rows]).reshape(-1, layout.size)
+    for index in np.flatnonzero((outside > MOST_OUTSIDE * (high - low)).any(axis=0)).tolist():
+        value = rows[int(outside[:, index].argmax())][index]
+        expected = f"expected {low[index]:g} to {high[index]:g}, and at most half of that width outside"
+        yield f"action of {layout.joints[index]} is {value:.6g} ({expected})"

@@ -11,8 +11,7 @@ from scripted_tasks import PERIOD_NS
 from embodied_env.contract.spaces import FieldLayout
 from embodied_env.core.code_types import Quality
 from embodied_env.core.types import Sample, Snapshot
-from embodied_env.envs.gap_policy import GapPolicy, SampleCheck, find_faulty
-from embodied_env.envs.observation_builder import ObservationBuilder, begin_history
+from embodied_env.envs.observation_builder import GapPolicy, ObservationBuilder, SampleCheck, begin_history, find_faulty
 from embodied_env.envs.transition_builder import copy_observation
 from embodied_env.errors import BackendNotReadyError, ContractError
 

@@ -130,22 +130,6 @@ def test_a_run_in_real_time_is_sound_and_replays_equal(tmp_path):
     assert_replays(path)
 
 
-@pytest.mark.needs("evaluation")
-def test_a_policy_that_has_no_action_ends_its_episodes(tmp_path, monkeypatch):
-    from embodied_env.extensions.evaluation.evaluation import evaluate
-
-    (tmp_path / "late_policies.py").write_text(
-        "from embodied_env.core.policy import NoAction\ndef late(observation):\n    return NoAction('server is silent')\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    options = {"backend": "fake", "episodes": 2, "seed": 0, "record": tmp_path / "runs", "clock": "virtual"}
-    (done,) = evaluate(IMPATIENT, "late_policies:late", **options).results
-    assert done.summary["end_reasons"] == {"policy_lost:server is silent": 2}
-    assert (done.summary["missed_actions"], done.summary["clipped_share"]) == (6, 0.0)
-    assert done.problem == "the policy never acted: no action in time in 6 steps"
-    assert_sound(done.path)
-
-
 @pytest.mark.needs("audit")
 @pytest.mark.parametrize(
     ("most", "forge"),
@@ -184,15 +168,6 @@ def test_a_chunk_may_be_missing():
         *_, info = env.step(NOW)
         assert (info["chunk_result"]["executed"], info["chunk_result"]["malformed"]) == (1, False)
         assert info["safety"]["disposition"] == Severity.HOLD
-
-
-@pytest.mark.needs("vector")
-def test_one_slot_may_have_no_action():
-    envs = embodied_env.make_vec(ARM, num_envs=2, backend="fake", clock="virtual")
-    envs.reset(seed=0)
-    *_, infos = envs.step([NOW, np.zeros(6)])
-    envs.close()
-    assert [each == Severity.HOLD for each in infos["safety"]["disposition"]] == [True, False]
 
 
 @pytest.mark.parametrize(

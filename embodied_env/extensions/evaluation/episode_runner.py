@@ -188,7 +188,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
     def run(self, trial: int) -> None:
         """Run a trial to its end, or raise PolicyError or, for a refused policy, UsageError."""
         from embodied_env.envs.action_chunks import attach_action
-        from embodied_env.policies.plausibility import find_implausible
+        from embodied_env.policies.policy_model import find_implausible
 
         self.open(trial)
         index, episode = self._job.trial(trial)

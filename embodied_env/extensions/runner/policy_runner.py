@@ -41,8 +41,8 @@ from embodied_env.extensions.runner.controller_switch import (
 from embodied_env.extensions.runner.policy_goal import GoalResult, PolicyGoal, check_goal
 from embodied_env.messages.message_types import message_class
 from embodied_env.policies.chunk_execution import ChunkRunner, longest_wait_s
-from embodied_env.policies.plausibility import find_implausible
 from embodied_env.policies.policy_loader import load_policy, policy_accepts
+from embodied_env.policies.policy_model import find_implausible
 from embodied_env.processes.child_process import STOP_GRACE_S
 from embodied_env.record import RecordTransitions
 from embodied_env.ros.robot.preflight import survey

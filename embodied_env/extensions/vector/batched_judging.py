@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.core.code_types import Quality
-from embodied_env.envs.gap_policy import OUTSIDE, finite_bounds
+from embodied_env.envs.observation_builder import OUTSIDE, finite_bounds
 from embodied_env.errors import TaskError
 from embodied_env.extensions.vector.batched_types import BoolArray, IntArray, SnapshotBatch, TaskResultBatch
 from embodied_env.processes.signals import Terminated

@@ -1,7 +1,6 @@
 """Models on policy servers over real sockets equal local ones within their deadline, without another's answer."""
 
 import contextlib
-import gc
 import json
 import multiprocessing
 import re
@@ -398,16 +397,6 @@ def test_a_fork_connects_by_itself_and_leaves_the_connection_alone(load, scheme)
         (second,) = model.infer(observation).values()
         np.testing.assert_array_equal(first, second)
         assert problems(model) == {}
-
-
-def test_a_closed_model_has_no_action_and_leaves_nothing(load):
-    with serve_openpi(echo) as (address, _):
-        model = load(f"openpi://{address}")
-        model.close()
-        model.close()
-        assert model.infer(STATE) == NoAction("policy is closed")
-        del model
-        gc.collect()
 
 
 def test_a_model_may_be_closed_by_another_thread(load):

@@ -22,7 +22,7 @@ from strategies import ABSENT
 import embodied_env
 from embodied_env import NoAction
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
-from embodied_env.envs.gap_policy import GapPolicy
+from embodied_env.envs.observation_builder import GapPolicy
 from embodied_env.errors import ResetNeededError, TaskError, UsageError
 from embodied_env.extensions.vector import vector_env
 from embodied_env.extensions.vector.batched_judging import judge_steps

@@ -8,10 +8,9 @@ import embodied_env
 from embodied_env.contract.typed_values import parse_as
 from embodied_env.core.policy import NoAction
 from embodied_env.policies.normalization import Normalization
-from embodied_env.policies.plausibility import find_implausible
 from embodied_env.policies.policy_file import PolicyFile
 from embodied_env.policies.policy_file_interface import PolicyFileInterface
-from embodied_env.policies.policy_model import ModelPolicy
+from embodied_env.policies.policy_model import ModelPolicy, find_implausible
 
 ARM = embodied_env.load_contract("arm_reach")  # actions from -1 to 1
 
