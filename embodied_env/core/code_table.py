@@ -111,11 +111,7 @@ UNMOVED = "has not moved since the reset: are joint names and controller right?"
 
 
 def operator_remedy(reason: str, contract: Contract | None = None) -> str:
-    """Return the remedy after a safety stop, or "" where its code has none.
-
-    It is also "" for any other end reason. With `contract`, each input that can have made the stop is named, with its
-    topic and its own words.
-    """
+    """Return the remedy of an end reason, by input of `contract` if given, or "" without one."""
     code = reason.partition(":")[2]
     remedy = CODE_TABLE[code].remedy if end_kind(reason) == "safety_stop" and code in CODE_TABLE else ""
     kind = {"estop.active": "estop", "robot.protective_stop": "robot_mode"}.get(code)

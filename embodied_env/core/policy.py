@@ -247,10 +247,7 @@ class FunctionPolicy:
 
 
 def as_policy(policy: object, identity: PolicyIdentity | None = None) -> Policy:
-    """Return `policy` itself, or a callable as a policy, or raise UsageError for anything else.
-
-    `identity` is that of a callable without one of its own, or None for its qualified name.
-    """
+    """Return `policy`, or a callable as one named by `identity` or itself, or raise UsageError."""
     label = "policy" if identity is None else f"policy {identity.name!r}"
     if isinstance(policy, type):
         raise UsageError(f"{label} is a class: {policy.__name__} (expected an object); write {policy.__name__}()")

@@ -23,10 +23,7 @@ POWER = 0.8  # probability of finding a difference, for the sizes of samples
 
 @dataclass(frozen=True, kw_only=True)
 class PairedTest:
-    """McNemar's exact test of two shares over the same initial conditions.
-
-    `only_a` and `only_b` count the pairs in which only one succeeded, and `p_value` is two-sided.
-    """
+    """McNemar's exact test, two-sided, with the counts of pairs in which only one succeeded."""
 
     pairs: int
     both: int
@@ -91,10 +88,7 @@ class MeanTest:
 
 
 def compare_means(a: FloatArray, b: FloatArray, *, paired: bool) -> MeanTest:
-    """Compare the means of two samples without NaN, each of one value or more.
-
-    Paired samples by their differences, others without the assumption of equal variances (Welch 1947).
-    """
+    """Compare the means of samples without NaN, paired or by unequal variances (Welch 1947)."""
     difference = float(np.mean(b) - np.mean(a))
     fewest = min(len(a), len(b))
     if fewest < 2:

@@ -255,10 +255,7 @@ class EmbodiedEnv(StepperEnv):
         return observation, info
 
     def seek_episode(self, seed: int | None, episode_index: int) -> None:
-        """Make the next unseeded reset that of episode `episode_index` since `seed`.
-
-        This reproduces a single episode. With `seed` None only the number is set.
-        """
+        """Make the next unseeded reset that of an episode since `seed`, or only number it for None."""
         if seed is not None:
             super().reset(seed=seed)
             for _ in range(episode_index):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
-from embodied_env.backends.backend import Backend, Delayed, Recorded
+from embodied_env.backends.backend import Delayed, Recorded
 from embodied_env.contract import Contract
 from embodied_env.contract.bounded_json import plain_copy
 from embodied_env.contract.required_sensors import required_sensors
@@ -36,8 +36,7 @@ from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.stepper_state import EpisodeState
 from embodied_env.errors import UsageError
 from embodied_env.safety.action_parsing import MalformedActionError, parse_action, parse_chunk
-from embodied_env.safety.gate import SafetyGate
-from embodied_env.timing.clock import NS_PER_S, Clock
+from embodied_env.timing.clock import NS_PER_S
 
 if TYPE_CHECKING:
     from embodied_env.envs.action_stages import ActionStages
@@ -55,19 +54,10 @@ class ExternalInputsSource:
     again, and the backend ends the episode.
     """
 
-    def __init__(
-        self,
-        contract: Contract,
-        backend: Backend,
-        gate: SafetyGate,
-        guard: MotionGuard,
-        joints: MeasuredJoints,
-        *,
-        clock: Clock,
-    ) -> None:
-        capabilities = backend.capabilities
+    def __init__(self, guard: MotionGuard, joints: MeasuredJoints) -> None:
+        contract, backend, capabilities = guard.contract, guard.backend, guard.backend.capabilities
         self._free_running, self._period_s = capabilities.free_running, contract.control_period_s
-        self._gate, self._guard, self._clock = gate, guard, clock
+        self._gate, self._guard, self._clock = guard.gate, guard, guard.clock
         self._annotations: dict[str, Any] = {}  # accounts of the next step
         self._chunk: ActionChunk | None = None  # takes effect in the next step
         self._most_actions = 0 if contract.trajectory_steps is None else 1 + contract.trajectory_steps

@@ -22,11 +22,17 @@ from embodied_env.timing.clock import NS_PER_S, Clock
 
 
 class MotionGuard:
-    """Brakes and watches one robot, except in a replay, where nothing moves."""
+    """Brakes and watches one robot, except in a replay, where nothing moves.
+
+    Attributes:
+        contract, backend, gate, clock: the parts that command the robot.
+        arbiter: owns the last published command.
+        watchdog: brakes when no step follows in time.
+    """
 
     def __init__(self, contract: Contract, backend: Backend, gate: SafetyGate, *, clock: Clock) -> None:
         free_running, period_s = backend.capabilities.free_running, contract.control_period_s
-        self._backend, self._control_period_s = backend, period_s
+        self.contract, self.backend, self.gate, self.clock = contract, backend, gate, clock
         self._estop_source = find_estop_source(backend)
         self.has_estops = self._estop_source is not None
         velocities, measure = MeasuredVelocities(contract), None
@@ -61,14 +67,14 @@ class MotionGuard:
         try:
             return self._estop_source.estops()
         except BackendError:
-            return {self._backend.name: INPUT_UNKNOWN}
+            return {self.backend.name: INPUT_UNKNOWN}
 
     def start(self, close: Callable[[], bool]) -> None:
         """Start the threads once, one of which calls `close` when requested or alone."""
         if not self._watches or self._thread is not None:
             return
         with deferred_signals():
-            thread = WatchdogThread(self.watchdog, close, control_period_s=self._control_period_s)
+            thread = WatchdogThread(self.watchdog, close, control_period_s=self.contract.control_period_s)
             thread.start()
             self._thread = thread
             if self._setpoints is not None:
@@ -99,7 +105,7 @@ class MotionGuard:
             try:
                 self.arbiter.brake_to_rest(Finding(gate="latch", severity=Severity.HOLD, code="latch.stop", detail=why))
             except BackendError as error:
-                self._backend.halt(f"backend lost while braking: {error}")
+                self.backend.halt(f"backend lost while braking: {error}")
 
 
 def _measure_velocities(source: NewestSource, velocities: MeasuredVelocities) -> tuple[FloatArray, FloatArray]:

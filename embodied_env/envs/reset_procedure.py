@@ -9,7 +9,6 @@ import gymnasium
 import numpy as np
 
 from embodied_env.backends.backend import Backend, Resettable
-from embodied_env.contract import Contract
 from embodied_env.core.measured_joints import MeasuredJoints, nearest_turn
 from embodied_env.core.reset_draws import (
     ResetRoutine,
@@ -27,11 +26,10 @@ from embodied_env.envs.transition_builder import reset_report
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.processes.signals import deferred_signals
 from embodied_env.safety.findings import safety_input_findings
-from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.homing import HomingContext, HomingMotion
 from embodied_env.tasks import ResettableTask, Task
 from embodied_env.tasks.judging import judge_reset
-from embodied_env.timing.clock import NS_PER_S, Clock
+from embodied_env.timing.clock import NS_PER_S
 
 
 def require_operator(backend: Backend, motion: str) -> None:
@@ -47,16 +45,12 @@ def require_operator(backend: Backend, motion: str) -> None:
 class ResetProcedure:
     """Runs the resets of one stepper."""
 
-    contract: Contract
-    backend: Backend
-    task: Task
-    gate: SafetyGate
     guard: MotionGuard
+    task: Task
     joints: MeasuredJoints
     gap_policy: GapPolicy
     inputs: ExternalInputsSource
     lifecycle: Lifecycle
-    clock: Clock
 
     def run(self, request: ResetRequest, instruction: str, start: EpisodeStart | None = None) -> Snapshot:
         """Reset the world and return the first snapshot, or raise as `EmbodiedEnv.reset`.
@@ -68,9 +62,9 @@ class ResetProcedure:
             self.lifecycle.check_open("reset")  # another thread may have called `close`
         except BaseException as error:
             with deferred_signals():
-                self.backend.halt("reset failed")  # otherwise `close` would brake from an outdated position
+                self.guard.backend.halt("reset failed")  # otherwise `close` would brake from an outdated position
                 if self.lifecycle.state is State.CLOSED:
-                    self.backend.close()  # the reset may have opened it again
+                    self.guard.backend.close()  # the reset may have opened it again
                 self.lifecycle.check_open("reset")
             if isinstance(error, BackendLostError):
                 raise BackendNotReadyError(f"reset: {error}") from error
@@ -78,25 +72,25 @@ class ResetProcedure:
         return snapshot
 
     def _run(self, request: ResetRequest, instruction: str, start: EpisodeStart | None) -> Snapshot:
-        backend = self.backend
+        backend = self.guard.backend
         routine = backend.routine if isinstance(backend, Resettable) else None
         if start is not None:
             require_operator(backend, "playback")
-        deadline_ns = self.clock.now_ns() + round(backend.reset_timeout_s * NS_PER_S)
+        deadline_ns = self.guard.clock.now_ns() + round(backend.reset_timeout_s * NS_PER_S)
         raw = backend.reset(request, deadline_ns)
-        report = with_observed_options(reset_report(raw), self.contract.reset_options, request)
-        is_moved = self.backend.capabilities.simulated or report.level == "world"
+        report = with_observed_options(reset_report(raw), self.guard.contract.reset_options, request)
+        is_moved = self.guard.backend.capabilities.simulated or report.level == "world"
         snapshot = self._verify(replace(raw, reset=report), request.epoch, continues=not is_moved)
         if start is not None and backend.capabilities.actuates:
             measured = self.joints.positions_or_nan(snapshot)
-            routine, distance = routine_to_start(self.contract, start, measured, routine or ResetRoutine())
+            routine, distance = routine_to_start(self.guard.contract, start, measured, routine or ResetRoutine())
             if routine.confirm:  # before it moves
                 question = f"{start.question}\nlargest distance: {distance}\n"
                 snapshot = self._confirm(routine, question, request, snapshot, deadline_ns)
                 snapshot = self._read_again(snapshot, request, deadline_ns)
                 now = self.joints.positions_or_nan(snapshot)
-                again, distance = routine_to_start(self.contract, start, now, routine)
-                moved = np.abs(nearest_turn(now, measured, self.gate.layout.turns) - measured)
+                again, distance = routine_to_start(self.guard.contract, start, now, routine)
+                moved = np.abs(nearest_turn(now, measured, self.guard.gate.layout.turns) - measured)
                 if again.home and (not routine.home or (moved > routine.tolerance).any()):
                     problem = f"{start.label} cannot begin: the robot moved since the question: {distance}"
                     raise BackendNotReadyError(f"{problem}; play it again")
@@ -109,7 +103,7 @@ class ResetProcedure:
         """Drive home, ask the operator, and read again, since earlier readings are older than the routine."""
         report, homing = reset_report(snapshot), None
         if routine.home:
-            homing = HomingMotion(self.contract, routine, self.gate, self.guard.arbiter, self.clock)
+            homing = HomingMotion(self.guard.contract, routine, self.guard.gate, self.guard.arbiter, self.guard.clock)
             snapshot, summary = self._drive_home(homing, snapshot, deadline_ns)
             names: Routine = "service+home" if report.routine == "service" else "home"
             report = replace(report, routine=names, details={**report.details, "home": summary})
@@ -128,28 +122,28 @@ class ResetProcedure:
     ) -> Snapshot:
         """Ask the operator, and return the snapshot with the confirmation in its report."""
         positions, _ = self.joints.measured(snapshot)
-        question = confirmation_prompt(request.options, self.contract, positions)
+        question = confirmation_prompt(request.options, self.guard.contract, positions)
         stops = [f"not ready: {found.detail}\n" for found in safety_input_findings(self.guard.estops())]
-        cast("Resettable", self.backend).confirm("".join([*stops, what, question]), deadline_ns)
+        cast("Resettable", self.guard.backend).confirm("".join([*stops, what, question]), deadline_ns)
         report = with_operator_confirmation(reset_report(snapshot), routine.confirm, request)
         return replace(snapshot, reset=report)
 
     def _read_again(self, snapshot: Snapshot, request: ResetRequest, deadline_ns: int) -> Snapshot:
         """Return newer readings with the same report, or the last ones of a world that does not ask."""
-        raw, backend = snapshot, self.backend
+        raw, backend = snapshot, self.guard.backend
         if isinstance(backend, Resettable) and backend.routine is not None:
             raw = backend.verify(deadline_ns)
         return replace(self._verify(raw, request.epoch, continues=True), reset=snapshot.reset)
 
     def _drive_home(self, homing: HomingMotion, snapshot: Snapshot, deadline_ns: int) -> tuple[Snapshot, str]:
         """Drive home under the watchdog, brake if that fails, and return the last snapshot and a summary."""
-        backend, clock, frozen_ns = self.backend, self.clock, 0
+        backend, clock, frozen_ns = self.guard.backend, self.guard.clock, 0
         if not (backend.capabilities.free_running or isinstance(backend, Resettable)):
             self.guard.brake("before homing")  # the embedded world over ROS does not move before a command
 
         def advance() -> tuple[Snapshot, list[str]]:
             nonlocal snapshot, frozen_ns
-            target_ns = snapshot.now_ns + self.contract.control_period_ns
+            target_ns = snapshot.now_ns + self.guard.contract.control_period_ns
             step_deadline_ns = clock.now_ns() + round(backend.step_timeout_s * NS_PER_S)
             backend.advance(target_ns, step_deadline_ns)
             snapshot, gaps = self.gap_policy.apply(backend.read(target_ns, step_deadline_ns))
@@ -175,7 +169,7 @@ class ResetProcedure:
     def _verify(self, raw: Snapshot, epoch: int, *, continues: bool) -> Snapshot:
         """Check the readings of a reset, and clear earlier latches and commands."""
         snapshot = self.gap_policy.begin(raw)
-        self.gate.reset()
+        self.guard.gate.reset()
         self.guard.arbiter.reset(self.joints.measured(snapshot)[0], epoch, continues=continues)
         return snapshot
 
@@ -184,10 +178,11 @@ class ResetProcedure:
         report = reset_report(snapshot)
         if self.inputs.is_live:  # the report of a recorded run has its own options
             if report.ignored:
-                gymnasium.logger.warn(f"reset options ignored by {self.backend.name}: {', '.join(report.ignored)}")
+                ignored = ", ".join(report.ignored)
+                gymnasium.logger.warn(f"reset options ignored by {self.guard.backend.name}: {ignored}")
             report = replace(report, options=request.options, instruction=instruction)
         if isinstance(self.task, ResettableTask):
-            verdict = judge_reset(self.task, self.contract, replace(snapshot, reset=report), report.options)
+            verdict = judge_reset(self.task, self.guard.contract, replace(snapshot, reset=report), report.options)
             report = replace(report, verdict=verdict)
         is_solved = report.verdict is not None and report.verdict.success
         if is_solved and report.level == "none" and self.inputs.is_live:

@@ -97,32 +97,21 @@ class Stepper:
         self._joints = MeasuredJoints(contract, self.gate.layout.joints)
         self._guard = MotionGuard(contract, backend, self.gate, clock=clock)
         self._arbiter = self._guard.arbiter
-        self.lifecycle = Lifecycle(backend, self._guard)
+        self.lifecycle = Lifecycle(self._guard)
         self.ledger = Ledger(clock)
-        self._inputs = ExternalInputsSource(contract, backend, self.gate, self._guard, self._joints, clock=clock)
+        self._inputs = ExternalInputsSource(self._guard, self._joints)
         self._replay = backend.playback if isinstance(backend, Recorded) else None
         self.transition_builder = TransitionBuilder(
-            contract,
-            backend,
-            gate=self.gate,
-            watchdog=self._guard.watchdog,
-            ledger=self.ledger,
-            is_virtual=clock.virtual,
-            evaluator_info=evaluator_info,
-            host_timing=host_timing,
+            self._guard, self.ledger, evaluator_info=evaluator_info, host_timing=host_timing
         )
         self.end_reasons = EndReasons(contract, self.gate)
         self._resets = ResetProcedure(
-            contract=contract,
-            backend=backend,
-            task=task,
-            gate=self.gate,
             guard=self._guard,
+            task=task,
             joints=self._joints,
             gap_policy=self._gap_policy,
             inputs=self._inputs,
             lifecycle=self.lifecycle,
-            clock=clock,
         )
         self._follows_measured = self.gate.has_velocity or not capabilities.actuates
         self._has_previews = contract.trajectory_steps is not None

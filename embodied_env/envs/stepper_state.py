@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from embodied_env.backends.backend import Backend
 from embodied_env.contract import FloatArray
 from embodied_env.core.code_table import CODE_TABLE
 from embodied_env.core.code_types import AFTER_ESTOP, Severity
@@ -101,11 +100,11 @@ class State(Enum):
 class Lifecycle:
     """Holds the state of one stepper, and opens and closes its backend."""
 
-    def __init__(self, backend: Backend, guard: MotionGuard) -> None:
+    def __init__(self, guard: MotionGuard) -> None:
         self._resetting = threading.Lock()
         self.state = State.NEW
-        self._backend, self._guard = backend, guard
-        self._free_running = backend.capabilities.free_running
+        self._backend, self._guard = guard.backend, guard
+        self._free_running = guard.backend.capabilities.free_running
         self._changing = threading.Lock()  # held during a change of the state
         self._closing = threading.RLock()  # held during the opening of the backend, and during `close`
         self._pid = 0  # process that opened the backend

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env._version import __version__
-from embodied_env.backends.backend import Backend, Paced
+from embodied_env.backends.backend import Paced
 from embodied_env.contract import Contract
 from embodied_env.contract.fixed_sizes import count_padding
 from embodied_env.contract.required_sensors import required_sensors
@@ -28,6 +28,7 @@ from embodied_env.core.odometry_check import OdometryCheck
 from embodied_env.core.policy import NoAction
 from embodied_env.core.types import Finding, ResetReport, Snapshot, TaskResult, Transition, Verdict
 from embodied_env.envs.latency_info import CommandsInFlight, LatencyInfoBuilder
+from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.observation_builder import Observation, ObservationBuilder
 from embodied_env.envs.stepper_state import EpisodeState, PendingStep
 from embodied_env.errors import TaskError
@@ -35,7 +36,6 @@ from embodied_env.safety.findings import NO_CODE, NO_SEVERITY, gate_arrays, join
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.interlocks.observation import ObservationGate
 from embodied_env.safety.late_agent import LATE, is_explained, were_valid
-from embodied_env.safety.watchdog import Watchdog
 from embodied_env.timing.clock import NS_PER_S
 from embodied_env.timing.ledger import Ledger
 
@@ -53,21 +53,10 @@ class TransitionBuilder:
         origin: the keys of info that never change.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts and options of a stepper
-        self,
-        contract: Contract,
-        backend: Backend,
-        *,
-        gate: SafetyGate,
-        watchdog: Watchdog,
-        ledger: Ledger,
-        is_virtual: bool,
-        evaluator_info: bool,
-        host_timing: bool,
-    ) -> None:
+    def __init__(self, guard: MotionGuard, ledger: Ledger, *, evaluator_info: bool, host_timing: bool) -> None:
         """Determine the stages that can be measured, since stamps of a middleware do not relate to a virtual clock."""
-        capabilities = backend.capabilities
-        self._contract, self._gate, self._watchdog, self._ledger = contract, gate, watchdog, ledger
+        contract, backend, capabilities = guard.contract, guard.backend, guard.backend.capabilities
+        self._contract, self._gate, self._watchdog, self._ledger = contract, guard.gate, guard.watchdog, ledger
         self.observations = ObservationBuilder(contract)
         self.evaluator_info, self.host_timing = evaluator_info, host_timing
         self._hidden_options = {
@@ -94,7 +83,7 @@ class TransitionBuilder:
             sensors=self.sensors,
             primary=next(iter(required_sensors(contract)), None),
             period_ns=contract.control_period_ns,
-            transport=capabilities.transport and not is_virtual,
+            transport=capabilities.transport and not guard.clock.virtual,
             renders_images=self.renders_images,
             moves_by_itself=capabilities.free_running,
             pacer=backend.pacer if isinstance(backend, Paced) else None,

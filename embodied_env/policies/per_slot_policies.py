@@ -19,18 +19,12 @@ _ENDED = NoAction("the episode has ended")
 
 
 class TeamPolicies(Generic[Name]):
-    """One policy per agent, each reset before every episode.
-
-    An agent whose info is that of a reset starts an episode, so this also works with automatic resets.
-    """
+    """One policy per agent, each reset before every episode, also with automatic resets."""
 
     def __init__(
         self, make: Callable[[Name], Policy], names: Iterable[Name], *, seed: int = 0, chunks: str = "wait"
     ) -> None:
-        """Make the policy of each agent by its name, the i-th with the seed `seed` + i like the i-th environment.
-
-        `chunks` is as for `evaluate`. Teams and vector environments are in lockstep, so there are no threads.
-        """
+        """Make the policy of each agent by its name, the i-th with the seed `seed` + i."""
         self._runners: dict[Name, ChunkRunner] = {}
         self._instructions: dict[Name, str] = {}
         with ExitStack() as stack:

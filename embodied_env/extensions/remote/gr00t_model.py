@@ -150,10 +150,7 @@ class Gr00tModel(RemoteModel):
     # ------------------------------------------------------------------------------------------------------- connection
 
     def _send(self, request: bytes, deadline_s: float) -> bytes:
-        """Return the answer to a request, or raise Failure.
-
-        ZeroMQ connects in the background, and again when the connection is lost.
-        """
+        """Return the answer over a socket that connects again by itself, or raise Failure."""
         zmq = self._zmq
         try:
             if self._socket is None:

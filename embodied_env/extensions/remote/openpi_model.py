@@ -120,10 +120,7 @@ class OpenpiModel(RemoteModel):
             self.n_action_steps = count if type(count) is int and count > 0 else None
 
     def continue_chunk(self, *, executed: int, delay: int) -> None:
-        """Send what is left of the last chunk with the next request.
-
-        A server that announces our extension instead receives how much of it to continue.
-        """
+        """Send what is left of the last chunk, or to our server how much, with the next request."""
         self._prefix = {"executed": executed, "delay": delay}
 
     # ------------------------------------------------------------------------------------------------------ one request

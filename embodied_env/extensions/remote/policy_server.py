@@ -168,10 +168,7 @@ class PolicyServer:
 
 
 class ServedPolicy(PolicyModel):
-    """A policy of a contract as the model to serve.
-
-    It takes the observation and returns ``actions`` (n, n_joints) in action units.
-    """
+    """A policy as a model from the observation to ``actions`` (n, n_joints) in action units."""
 
     def __init__(self, policy: Policy, contract: Contract) -> None:
         """Wrap `policy` of `contract`, or raise UsageError for one that must observe the steps between two requests."""
