@@ -83,7 +83,8 @@ def _add_home(profile: dict[str, Any], model: Any, index: int, joint: Joint) -> 
     """Start a joint inside its limits where the model does not."""
     start = float((model.key(0).qpos if model.nkey else model.qpos0)[model.jnt_qposadr[index]])
     if joint.position is not None:
-        inset = _INSET * (joint.position[1] - joint.position[0])
+        span = joint.position[1] - joint.position[0]
+        inset = max(_INSET * span, min(2.0 * _INSET * span, 0.03))  # the draft rounds the margin of a small range
         inside = min(max(start, joint.position[0] + inset), joint.position[1] - inset)
         if inside != start:
             profile.setdefault("home", {})[model.joint(index).name] = float(f"{inside:.4g}")

@@ -46,6 +46,16 @@ def test_a_start_outside_the_limits_gets_a_home(tmp_path: Path, capsys: pytest.C
     embodied_env.make(file, backend="mujoco").close()
 
 
+@pytest.mark.parametrize("limits", ["0 0.03", "0 0.3", "-0.0251 0", "1.2344 1.6344"])
+def test_a_home_is_inside_the_rounded_margin_of_a_small_range(limits: str, tmp_path: Path) -> None:
+    model = write_model("arm", tmp_path / "model")
+    robot = tmp_path / "model" / "robot.xml"
+    robot.write_text(robot.read_text().replace('axis="0 1 0" range="-2 2"', f'axis="0 1 0" range="{limits}"'))
+    file = tmp_path / "own.yaml"
+    assert main(["contract", "init", "own", "--mjcf", str(model), "-o", str(file)]) == 0
+    assert main(["contract", "validate", str(file)]) == 0
+
+
 def test_wheels_are_reported_and_not_commanded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, printed = drafted("base", tmp_path, capsys)
     assert "joint wheel_left_joint is not commanded: its servo takes velocities" in printed
