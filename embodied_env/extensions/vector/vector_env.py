@@ -243,8 +243,8 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
         With DISABLED the caller resets.
 
         Raises:
-            ValueError, SlotEndedError, ResetNeededError: for a wrong number of actions, or a slot that must be reset
-                first. Nothing is published.
+            ValueError, SlotEndedError, ResetNeededError: for actions of a wrong structure or number, or a slot that
+                must be reset first. Nothing is published.
             BackendNotReadyError: when a world does not restart; the other slots have taken their step.
             ClosedError: after `close`.
         """
@@ -269,7 +269,11 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
         if self._batched is not None and (rows := self._batched.parse(actions)) is not None:
             return rows
         # a list may hold `NoAction`
-        commands = list(actions if isinstance(actions, (list, tuple)) else iterate(self.action_space, actions))
+        try:
+            commands = list(actions if isinstance(actions, (list, tuple)) else iterate(self.action_space, actions))
+        except (IndexError, KeyError, TypeError):
+            expected = f"expected a batch of {self.single_action_space}, or a list of {self.num_envs} actions"
+            raise UsageError(f"wrong structure of the actions: {type(actions).__name__} ({expected})") from None
         if len(commands) != self.num_envs:
             raise ValueError(f"wrong number of actions: {len(commands)} (expected {self.num_envs}, one per slot)")
         return commands if self._batched is None else self._batched.parse_each(commands)

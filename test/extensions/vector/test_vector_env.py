@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import gymnasium
 import numpy as np
 import pytest
-from batches import Pair
+from batches import Pair, arm_with_two_actuators
 from evidence import assert_sound
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
@@ -163,6 +163,14 @@ def test_a_wrong_number_of_actions_publishes_nothing(make_vec, count):
     with pytest.raises(ValueError, match=f"actions: {count} .*expected 2"):
         env.step(np.zeros((count, 6)))
     assert [len(backend_of(env, slot).sent) for slot in range(2)] == [0, 0]
+
+
+@pytest.mark.parametrize("actions", [np.zeros((2, 6)), {"arm": np.zeros((2, 3))}, 0.5])
+def test_actions_of_a_wrong_structure_are_refused(make_vec, actions):
+    env = make_vec(arm_with_two_actuators())
+    env.reset(seed=0)
+    with pytest.raises(UsageError, match=r"wrong structure of the actions: \w+ \(expected a batch of .*list of 2 "):
+        env.step(actions)
 
 
 def test_observations_are_copies_unless_copy_is_false(make_vec):
