@@ -103,7 +103,7 @@ class ExternalInputsSource:
         names = tuple(sensors)
         for name in names:
             if name not in self._visible:
-                raise UsageError(f"unknown sensor to require: {name!r}: {one_of(name, self._visible)}")
+                raise UsageError(f"unknown sensor to require: {one_of(name, self._visible)}")
         self._required = names
 
     def annotate(self, name: str, values: Mapping[str, Any]) -> None:

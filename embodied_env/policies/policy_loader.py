@@ -253,6 +253,8 @@ class PolicyAddress:
 
 def parse_address(address: str) -> PolicyAddress:
     """Return the parts of an address, or raise UsageError for a repeated or forbidden option."""
+    if not isinstance(address, str):
+        raise UsageError(f"invalid policy address {address!r:.80} (expected text, such as 'onnx:FILE')")
     first = _NAME_END.search(address)
     name = address[: first.start()] if first else address
     rest = address[len(name) :]

@@ -304,6 +304,8 @@ def schedule_of(model: DelayModel, contract: Contract) -> DelaySchedule:
     Raises:
         UsageError: unless `model` covers every agent-visible sensor, and no sensor outside the contract.
     """
+    if not isinstance(model, DelayModel):
+        raise UsageError(f"invalid delays={model!r:.80} (expected a DelayModel); for a file use delay_profile")
     for name in model.names:
         if name not in contract.sensors:
             raise UsageError(f"delay of an unknown sensor {one_of(name, contract.sensors)}")

@@ -832,7 +832,7 @@ def test_a_policy_may_require_more_sensors_until_the_next_reset(scene_of):
     assert found.info["end_reason"] == "safety_stop:obs.stale"
     scene.reset()
     assert scene.run(7, (0.1, 0.1)).info["end_reason"] == ""
-    with pytest.raises(UsageError, match=r"unknown sensor to require: 'truth': .*goal"):
+    with pytest.raises(UsageError, match=r"unknown sensor to require: 'truth' \(expected .*goal"):
         scene.stepper.inputs_for("require").require(["truth"])
 
 

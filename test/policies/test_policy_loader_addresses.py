@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +35,12 @@ def test_the_parts_of_an_address(address, name, location, part, options):
     parsed = parse_address(address)
     assert (parsed.name, parsed.location, parsed.part, parsed.options) == (name, location, part, options)
     assert parsed.text == address
+
+
+@pytest.mark.parametrize("address", [Path("reach.onnx"), print, None])
+def test_an_address_is_text(address):
+    with pytest.raises(UsageError, match=r"invalid policy address .* \(expected text, such as 'onnx:FILE'\)"):
+        parse_address(address)
 
 
 TEXT = st.text(st.characters(codec="ascii", exclude_characters="?#()"), min_size=1)

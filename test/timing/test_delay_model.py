@@ -1,6 +1,6 @@
 import json
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -173,6 +173,11 @@ def test_other_backends_refuse_delays_and_name_those_that_inject_them(backend, o
     expected = f"not supported by {backend} \\(expected mujoco or mujoco_ros in lockstep\\); .* omit delay_profile"
     with pytest.raises(UsageError, match=expected):
         embodied_env.make(ARM, backend=backend, delay_profile=model(), **options)
+
+
+def test_delays_are_a_model():
+    with pytest.raises(UsageError, match=r"invalid delays=\{'joints': 0.02\} \(expected a DelayModel\)"):
+        embodied_env.make(ARM, delays=cast("Any", {"joints": 0.02})).reset()
 
 
 def test_delays_are_rejected_in_real_time():
