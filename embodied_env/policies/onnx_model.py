@@ -164,7 +164,8 @@ def check_graph(name: str, data: bytes) -> None:
                 if n_fields > MOST_FIELDS:
                     raise UsageError(f"ONNX model too large: {name} (expected at most {MOST_FIELDS} fields)")
                 if kind == "tensor" and (number == _EXTERNAL_DATA or (number == _DATA_LOCATION and value != 0)):
-                    raise UsageError(f"ONNX model with data in other files: {name} (expected one file); save it as one")
+                    remedy = "export it again with torch.onnx.export(..., external_data=False)"
+                    raise UsageError(f"ONNX model with data in other files: {name} (expected one file); {remedy}")
                 if isinstance(value, memoryview) and value and number in _MESSAGES[kind]:
                     pending.append((_MESSAGES[kind][number], value, depth + 1))
                 elif isinstance(value, memoryview) and number == _DOMAIN.get(kind):
