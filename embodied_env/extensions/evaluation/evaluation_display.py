@@ -116,11 +116,12 @@ def _print_results(evaluation: Evaluation, comparisons: Sequence[PolicyCompariso
 
 
 def _print_interrupted(addresses: Sequence[str], paths: Iterable[Path], *, as_json: bool) -> None:
-    """Write and print the deviations of what was played before an evaluation ended early."""
+    """Print the runs of an evaluation that ended early, with the deviations of what was played."""
     for path in paths:
         with contextlib.suppress(EmbodiedEnvError):  # the reason for the end is more important
             identity = read_run(path).manifest.get("policy")
             if isinstance(identity, Mapping) and identity.get("name") in addresses:
+                say(f"run ({identity['name']})  {path}", file=sys.stderr)
                 _print_deviations(identity["name"], [path], as_json=as_json)
 
 

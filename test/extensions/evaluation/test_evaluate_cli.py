@@ -72,6 +72,7 @@ def test_raising_policy_is_named_and_run_is_closed(tmp_path, capsys, monkeypatch
     output = capsys.readouterr()
     assert (status, output.out) == (1, "")
     assert "'tired_policies:third' failed in episode 1, step 3: RuntimeError: out of ideas" in output.err
+    assert f"run (tired_policies:third)  {next(tmp_path.glob('*_arm_reach_*'))}" in output.err
     assert "in third\n" in output.err  # the traceback of the policy
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir() and path.name != "__pycache__")
     assert len(list(embodied_env.read_run(folder).transitions())) == 2
