@@ -104,9 +104,10 @@ class MujocoRosBackend(EmbeddedSimBackend):
         if self._child is not None:
             problem = f"the simulator that was started, process {self._child.pid}, is not ready"
             raise BackendNotReadyError(f"{problem}: {missing}; give it more time with reset_timeout_s")
+        command = f"embodied-env sim {self._contract.source or self._contract.name}"
         raise BackendNotReadyError(
             f"no simulator in namespace {ros.node.get_namespace()}: {missing}; "
-            f"start one with `embodied-env sim {self._contract.name}` and the same ROS_DOMAIN_ID"
+            f"start one with `{command}` and the same ROS_DOMAIN_ID"
         )
 
     # ---------------------------------------------------------------------------------------------- reset

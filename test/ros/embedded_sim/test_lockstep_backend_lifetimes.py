@@ -190,6 +190,6 @@ def test_an_own_simulator_that_starts_too_slowly_is_named_with_the_option(domain
 
 def test_error_without_a_simulator_explains_how_to_start_one(domain_id):
     env = embodied_env.make("arm_reach", backend="mujoco_ros", spawn=False, namespace="/unused", reset_timeout_s=0.3)
-    with pytest.raises(BackendNotReadyError, match="embodied-env sim arm_reach"):
+    with pytest.raises(BackendNotReadyError, match=r"embodied-env sim /\S+/arm_reach\.yaml`"):  # a file, not a name
         env.reset(seed=1)
     env.close()
