@@ -36,7 +36,7 @@ from embodied_env.messages.message_types import TRAJECTORY
 _VELOCITY = re.compile(r"veloc|(?<![a-z])vel(?![a-z])")
 _EFFORT = re.compile(r"effort|torque")
 _SIDEWAYS = re.compile(r"mecanum_|omni_")
-_GRIPPER = re.compile(r"gripper|finger|hand|jaw|knuckle|(left|right)_carriage", re.IGNORECASE)
+_GRIPPER = re.compile(r"grip|finger|hand|jaw|knuckle|(left|right)_carriage", re.IGNORECASE)
 
 _TRAJECTORY = "control_msgs/action/FollowJointTrajectory"
 _REMEDY = (

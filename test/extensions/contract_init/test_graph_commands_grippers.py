@@ -118,7 +118,7 @@ def test_trajectories_without_a_topic_are_left_out_beside_other_commands():
     assert not any("only interface" in gap for gap in gaps)
 
 
-@pytest.mark.parametrize("finger", ["finger", "left_carriage_joint"])
+@pytest.mark.parametrize("finger", ["finger", "grip", "left_carriage_joint"])
 def test_the_unit_of_the_commands_of_a_finger_is_unknown(finger):
     found, gaps = described(states(joints=("j1", finger)), subscribed("/forward_position_controller/commands"))
     path = f"actuators.arm.joints.{finger}.driver"
