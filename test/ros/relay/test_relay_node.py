@@ -10,18 +10,16 @@ import sys
 import time
 from dataclasses import replace
 from threading import Event
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import ros_domains
-from shipped_contracts import arm_in_degrees, changed_text
+from shipped_contracts import changed_text
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
-from geometry_msgs.msg import TwistStamped
 from gripper_servers import relaying
 from rcl_interfaces.srv import GetParameters, SetParameters
 from rclpy.context import Context
@@ -61,10 +59,9 @@ WITH_BUTTON = changed_text(ARM, {"backends.real.estop": {"button": {"topic": "bu
 CONTRACT_OF_ALL = parse_contract(WITH_BUTTON, source="test")
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 DEEP = QoSProfile(depth=1000)  # a stall of the machine loses no message
-COMMANDS = {
-    "arm_reach": (Float64MultiArray, "arm_controller/commands", lambda message: list(message.data)),
-    "cart_goal": (TwistStamped, "cmd_vel", lambda message: [message.twist.linear.x, message.twist.angular.z]),
-}
+LAYOUT = ActionLayout(ARM)
+PERIOD_S = ARM.control_period_s
+ROUNDING = 1e-9
 
 
 class Bench:
@@ -72,16 +69,14 @@ class Bench:
 
     process: subprocess.Popen
 
-    def __init__(self, contract=ARM, *, domain_id):
-        self.contract, self.layout = contract, ActionLayout(contract)
+    def __init__(self, domain_id):
         self.context = Context()
         rclpy.init(context=self.context, domain_id=domain_id, signal_handler_options=SignalHandlerOptions.NO)
         self.node = Node("bench", context=self.context, namespace=NAMESPACE, enable_rosout=False)
         self.executor = SingleThreadedExecutor(context=self.context)
         self.executor.add_node(self.node)
         self.commands, self.applied, self.reports, self.states, self.diagnostics = [], [], [], [], []
-        kind, topic, values_of = COMMANDS[contract.name]
-        self._listen(kind, topic, lambda m: self.commands.append(values_of(m)))
+        self._listen(Float64MultiArray, "arm_controller/commands", lambda m: self.commands.append(list(m.data)))
         self._listen(JointState, "relay/applied", lambda m: self.applied.append(JointFields.of(m)))
         self._listen(String, "relay/report", lambda m: self.reports.append(RelayReport.from_text(m.data)))
         self._listen(String, "relay/state", lambda m: self.states.append(RelayState.from_text(m.data)), LATCHED)
@@ -103,8 +98,8 @@ class Bench:
         """Publish the joints every 0.02 s, and run one callback."""
         if time.monotonic() - self.published_s > 0.02:
             self.published_s = time.monotonic()
-            message = JointState(name=list(self.layout.joints), position=[0.0] * self.layout.size)
-            message.velocity = [0.0] * self.layout.size
+            message = JointState(name=list(LAYOUT.joints), position=[0.0] * LAYOUT.size)
+            message.velocity = [0.0] * LAYOUT.size
             message.header.stamp = self.node.get_clock().now().to_msg()
             self.joints.publish(message)
             self.button.publish(Bool(data=self.pressed))
@@ -126,8 +121,7 @@ class Bench:
         """Wait until the relay is running and all endpoints have matched."""
         self.until(lambda: all(client.service_is_ready() for client in self.services.values()))
         self.until(lambda: self.command.get_subscription_count() and self.states)
-        if self.contract is ARM:
-            self.until(self.joints.get_subscription_count)
+        self.until(self.joints.get_subscription_count)
         self.until(lambda: self.node.count_publishers("relay/report") and self.node.count_publishers("relay/applied"))
         self.until(lambda: self.reports or self.send(None, epoch=1, seq=1) is None)  # refused, and reported
         self.wait_for_rest(0.1)
@@ -159,7 +153,7 @@ class Bench:
         self.seq += seq is None
         tag = CommandId(epoch=epoch or self.epoch, seq=seq or self.seq)
         vector = Severity.HOLD if values is None else np.array(values)
-        self.command.publish(write_command(tag, vector, self.layout).fill(JointState()))
+        self.command.publish(write_command(tag, vector, LAYOUT).fill(JointState()))
         return tag
 
     def ask(self, values, **tag):
@@ -173,10 +167,10 @@ class Bench:
 
     def drive(self, steps, values=None):
         """Command the fastest motion, at the control rate."""
-        wanted = [3.0] * self.layout.size if values is None else values
+        wanted = [3.0] * LAYOUT.size if values is None else values
         for _ in range(steps):
             self.ask(wanted)
-            self.wait_for_rest(self.contract.control_period_s * 0.8)
+            self.wait_for_rest(PERIOD_S * 0.8)
 
     def close(self):
         self.executor.shutdown()
@@ -210,23 +204,17 @@ def end_relay(process):
 
 
 @pytest.fixture(scope="module")
-def hosted(tmp_path_factory):
-    """A relay of the arm with an e-stop button, shared by tests that kill no process, and its domain."""
+def shared_bench(tmp_path_factory):
+    """A bench with a relay of the arm with an e-stop button, shared by tests that kill no process."""
     folder = tmp_path_factory.mktemp("relay")
     source = folder / "arm.yaml"
     source.write_text(WITH_BUTTON)
     process = start_relay(source, ros_domains.FOR_RELAY, folder / "log")
-    yield SimpleNamespace(process=process, domain_id=ros_domains.FOR_RELAY)
-    end_relay(process)
-
-
-@pytest.fixture(scope="module")
-def shared_bench(hosted):
-    bench = Bench(domain_id=hosted.domain_id)
-    bench.process = hosted.process
+    bench = Bench(ros_domains.FOR_RELAY)
     bench.connect()
     yield bench
     bench.close()
+    end_relay(process)
 
 
 @pytest.fixture
@@ -261,10 +249,10 @@ def own_relay(domain_id, leftovers, tmp_path):
     """Return a function that starts a relay for this test alone."""
     started = []
 
-    def start(contract=ARM, *, source=None):
-        process = start_relay(source or contract.name, domain_id, tmp_path / "log")
+    def start():
+        process = start_relay(ARM.name, domain_id, tmp_path / "log")
         leftovers.update(segments_of(process.pid))
-        bench = Bench(contract, domain_id=domain_id)
+        bench = Bench(domain_id)
         bench.process = process
         started.append(bench)
         bench.connect()
@@ -277,29 +265,28 @@ def own_relay(domain_id, leftovers, tmp_path):
         bench.close()
 
 
-def check_account(bench, rounding=1e-9):
+def check_account(bench):
     """Assert that the published commands, differentiated by relay stamps, keep every limit, and return the reports."""
     bench.until(lambda: len(bench.commands) >= len([r for r in bench.reports if r.published]))
     published = [report for report in bench.reports if report.published]
     assert [report.applied_si.tolist() for report in published] == bench.commands
     first = published[0].number
     assert [report.number for report in published] == list(range(first, first + len(published)))
-    limits = bench.layout.limits
+    limits = LAYOUT.limits
     for before, after in itertools.pairwise(published):
         if before.tag.epoch != after.tag.epoch:
             continue  # a new epoch starts at the measured joints
-        dt_s = min((after.published_ns - before.published_ns) / 1e9, bench.contract.control_period_s)
-        by_velocity = bench.layout.is_velocity
-        velocity = np.where(by_velocity, after.applied_si, (after.applied_si - before.applied_si) / after.dt_s)
+        dt_s = min((after.published_ns - before.published_ns) / 1e9, PERIOD_S)
+        velocity = (after.applied_si - before.applied_si) / after.dt_s
         np.testing.assert_allclose(velocity, after.velocity_si, atol=1e-6)
         assert 0.0 < after.dt_s <= dt_s + 1e-3  # one stamp is before the publication, the other after it
-        assert (np.abs(velocity) <= limits.fastest + rounding).all()
+        assert (np.abs(velocity) <= limits.fastest + ROUNDING).all()
         pause_s = (after.published_ns - before.published_ns) / 1e9
-        if pause_s > 3 * bench.contract.control_period_s and not by_velocity.any():
+        if pause_s > 3 * PERIOD_S:
             continue  # the servo has arrived and restarts from rest
         faster = np.abs(after.velocity_si) - np.abs(before.velocity_si)
-        assert (faster <= limits.acceleration * after.dt_s + rounding).all()
-        assert (-faster <= limits.deceleration * after.dt_s + rounding).all()
+        assert (faster <= limits.acceleration * after.dt_s + ROUNDING).all()
+        assert (-faster <= limits.deceleration * after.dt_s + ROUNDING).all()
     return published
 
 
@@ -319,24 +306,10 @@ def test_the_applied_command_keeps_the_limits_and_is_published(armed):
 
 def test_a_feasible_command_arrives_bit_identically(armed):
     wanted = [0.001, -0.001, 0.0005, 0.0, -0.0, 1e-7]
-    armed.wait_for_rest(2 * ARM.control_period_s)
+    armed.wait_for_rest(2 * PERIOD_S)
     report = armed.ask_feasible(wanted)
     assert report.published
     assert report.applied_si.tolist() == wanted
-
-
-@pytest.mark.long
-def test_a_relay_publishes_in_the_units_of_the_driver_and_reports_in_si(own_relay, tmp_path):
-    contract = arm_in_degrees()
-    (tmp_path / "degrees.yaml").write_text(dump_contract(contract))
-    bench = own_relay(contract, source=tmp_path / "degrees.yaml")
-    bench.until(bench.joints.get_subscription_count)
-    wanted = np.array([0.001, -0.001, 0.0005, 0.0, -0.0005, 1e-7])
-    report = bench.ask_feasible(wanted)
-    assert report.applied_si.tolist() == wanted.tolist()
-    applied = bench.until(lambda: [each for each in bench.applied if each.frame_id == report.tag.to_text()])
-    assert list(applied[0].positions) == wanted.tolist()
-    bench.until(lambda: any(np.allclose(sent, -np.rad2deg(wanted), rtol=1e-12, atol=0) for sent in bench.commands))
 
 
 def test_a_second_command_publisher_stops_the_robot_and_blocks_arming(armed):
@@ -362,7 +335,7 @@ def test_a_second_publisher_of_joint_states_stops_the_robot_and_blocks_arming(ar
     """Without it the robot would start where the other publisher reports it to be."""
     armed.drive(2)
     foreign = armed.node.create_publisher(JointState, "joint_states", 10)
-    joints = list(armed.layout.joints)
+    joints = list(LAYOUT.joints)
 
     def stops():
         message = JointState(name=joints, position=[1.0] * len(joints), velocity=[0.0] * len(joints))
@@ -406,7 +379,7 @@ def test_a_terminated_relay_brakes_the_robot_first(own_relay, number):
 @pytest.mark.long
 def test_a_relay_whose_parent_ends_brakes_the_robot_first(domain_id):
     child = Child(relay("-", namespace=NAMESPACE, source=ARM.source), first_line=dump_contract(ARM))
-    bench = Bench(domain_id=domain_id)
+    bench = Bench(domain_id)
     try:
         bench.connect()
         bench.arm()
@@ -444,8 +417,8 @@ def test_a_pressed_estop_button_stops_the_robot_until_cleared(armed):
 # --------------------------------------------------------------------------------------------------- state, diagnostics
 
 
-def test_the_state_is_latched_for_late_subscribers(armed, hosted):
-    late = Bench(domain_id=hosted.domain_id)
+def test_the_state_is_latched_for_late_subscribers(armed):
+    late = Bench(ros_domains.FOR_RELAY)
     try:
         late.until(lambda: late.states)
         assert (late.states[0].epoch, late.states[0].fingerprint) == (armed.epoch, CONTRACT_OF_ALL.fingerprint)
@@ -499,7 +472,7 @@ CHOSEN = RobotSource(name="some_arm", sha256="0" * 64, chosen={PATH: "no source"
     ids=["chosen", "unknown"],
 )
 def test_a_relay_is_not_armed_with_chosen_or_unknown_values(domain_id, changes, words):
-    with relaying(replace(ARM, **changes), NAMESPACE), contextlib.closing(Bench(domain_id=domain_id)) as bench:
+    with relaying(replace(ARM, **changes), NAMESPACE), contextlib.closing(Bench(domain_id)) as bench:
         bench.connect()
         is_armed, message = bench.call("arm")
     assert not is_armed

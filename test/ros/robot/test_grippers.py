@@ -36,17 +36,7 @@ OPEN, HALF, CLOSE = 0.8, 0.4, 0.0
 class Cell:
     """A robot, its gripper, optionally a relay, and an environment."""
 
-    def __init__(
-        self,
-        folder,
-        domain_id,
-        *,
-        kind=ACTION,
-        more="on_stop: open",
-        units="",
-        record=None,
-        relay=False,
-    ):
+    def __init__(self, folder, domain_id, *, kind=ACTION, more="on_stop: open", units="", record=None, relay=False):
         text = gripper_text(kind, scale="physical", more=f"max_silent_s: {PATIENCE_S}, {more}")
         text = text.replace("velocity: 2.0", f"velocity: 2.0{units}")
         contract = gripper_contract(folder, text)

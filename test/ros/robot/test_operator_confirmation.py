@@ -161,11 +161,7 @@ class LateListener:
         stamps = {"source_timestamp": now_ns - NS_PER_S, "received_timestamp": now_ns}
         self.take(
             ReceivedMessage(
-                key="confirm",
-                message=Bool(data=True),
-                info=stamps,
-                arrival_ns=CLOCK.now_ns(),
-                arrival_system_ns=now_ns,
+                key="confirm", message=Bool(data=True), info=stamps, arrival_ns=CLOCK.now_ns(), arrival_system_ns=now_ns
             )
         )
         return condition()

@@ -437,10 +437,24 @@ def test_a_survey_of_a_correct_robot_passes_with_its_readings(running_robot, wit
     assert checks["robot inside its limits"].passed
 
 
-def test_a_survey_finds_a_pressed_estop(running_robot, without_our_publisher):
-    check = running_robot(INSIDE, pressed=True)["state.button"]
-    assert (check.passed, check.code, check.remedy) == (False, "estop.active", "release the emergency stop")
-    assert check.detail.startswith("active: topic ")
+NO_POSITIONS = ("robot inside its limits", "no measured position of j1, j2, j3, j4, j5, j6")
+
+
+@pytest.mark.parametrize(
+    ("positions", "options", "name", "code", "detail"),
+    [
+        (INSIDE, {"pressed": True}, "state.button", "estop.active", ("state.button", "active: topic ")),
+        (moved(2, 3.5), {}, "robot inside its limits", "start_out_of_limits", ("robot inside its limits", "j3 at 3.5")),
+        (INSIDE, {"stamped_s": -37.0}, "readings.joints", "obs.stale", NO_POSITIONS),
+        (INSIDE, {"stamped_s": 5.0}, "readings.joints", "obs.future", NO_POSITIONS),
+        (INSIDE, {"speaks": False}, "readings.joints", "obs.silent", NO_POSITIONS),
+    ],
+)
+def test_a_survey_finds_what_is_wrong(running_robot, without_our_publisher, positions, options, name, code, detail):
+    """Readings that are stale, or of another clock, are no positions."""
+    checks = running_robot(positions, is_enough=lambda found: name in found, **options)  # else: not found in time
+    assert (checks[name].passed, checks[name].code) == (False, code)
+    assert checks[detail[0]].detail.startswith(detail[1])
 
 
 def test_a_survey_without_a_robot_has_one_remedy_for_everything_missing(domain_id):
@@ -453,27 +467,6 @@ def test_a_survey_without_a_robot_has_one_remedy_for_everything_missing(domain_i
     ]  # fmt: skip
     assert [bool(check.remedy) for check in absent] == [False] * 7 + [True]
     assert "embodied-env sim <contract> --free-running" in absent[-1].remedy
-
-
-def test_a_survey_finds_a_joint_outside_its_limits(running_robot, without_our_publisher):
-    check = running_robot(moved(2, 3.5))["robot inside its limits"]
-    assert (check.passed, check.code) == (False, "start_out_of_limits")
-
-
-@pytest.mark.parametrize(("stamped_s", "code"), [(-37.0, "obs.stale"), (5.0, "obs.future")])
-def test_a_survey_rejects_stamps_of_another_clock_and_their_positions(
-    stamped_s, code, running_robot, without_our_publisher
-):
-    checks = running_robot(INSIDE, stamped_s=stamped_s)
-    assert checks["readings.joints"].code == code
-    assert checks["robot inside its limits"].detail == "no measured position of j1, j2, j3, j4, j5, j6"
-
-
-def test_a_survey_finds_a_silent_sensor(running_robot, without_our_publisher):
-    checks = running_robot(
-        INSIDE, speaks=False, is_enough=lambda found: "readings.joints" in found
-    )  # else: not found in time
-    assert checks["readings.joints"].code == "obs.silent"
 
 
 def test_a_survey_publishes_nothing_and_finds_the_active_client(running_robot):

@@ -1,6 +1,5 @@
 """The environment fits in with other ROS 2 nodes in names, parameters, QoS and diagnostics."""
 
-import contextlib
 import time
 from dataclasses import replace
 
@@ -11,15 +10,7 @@ from waiting import wait_for
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 from diagnostic_msgs.msg import DiagnosticArray
-from in_process_robot import (
-    NAMESPACE,
-    SIMPLE,
-    InProcessRobot,
-    check_reset_fails,
-    in_s,
-    reset,
-    with_profile,
-)
+from in_process_robot import NAMESPACE, SIMPLE, InProcessRobot, check_reset_fails, in_s, reset, with_profile
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
 from rcl_interfaces.srv import GetParameters, ListParameters, SetParameters
 from rclpy.lifecycle import LifecycleNode
@@ -28,7 +19,6 @@ from spinning import Spinning
 from std_msgs.msg import Float64MultiArray
 
 import embodied_env
-from embodied_env.backends.backend_registry import make_backend
 from embodied_env.core.code_types import Quality, Severity
 from embodied_env.core.types import ResetRequest
 from embodied_env.errors import BackendNotReadyError, UsageError
@@ -62,30 +52,8 @@ MOVED = replace(
 )
 
 
-@pytest.fixture
-def opened(domain_id):
-    """Return a function that registers an object to be closed after the test, in reverse order."""
-    with contextlib.ExitStack() as stack:
-
-        def keep(thing):
-            stack.callback(thing.close)
-            return thing
-
-        yield keep
-
-
-@pytest.fixture
-def backend(opened):
-    def open_one(contract=SIMPLE, **options):
-        one = opened(make_backend("real", contract, clock=SteadyClock(), namespace=NAMESPACE, **options))
-        one.open()
-        return one
-
-    return open_one
-
-
-def node(opened, name="other", **options):
-    return opened(RosNode(name, namespace=NAMESPACE, clock=SteadyClock(), **options))
+def node(close_later, name="other", **options):
+    return close_later(RosNode(name, namespace=NAMESPACE, clock=SteadyClock(), **options))
 
 
 def check_of(node, name):
@@ -93,16 +61,16 @@ def check_of(node, name):
     return {check.name: check for check in graph_checks(SIMPLE, PROFILE, node)}[name]
 
 
-def test_remapped_topics_are_used_and_checked_under_their_new_names(opened, backend):
+def test_remapped_topics_are_used_and_checked_under_their_new_names(close_later, backend):
     """One test has every use of a topic name, since each needs the same robot and 0.5 s of discovery."""
-    robot = opened(InProcessRobot(MOVED))
+    robot = close_later(InProcessRobot(MOVED))
     remapped = backend(SIMPLE, ros_args=REMAPPED)
     snapshot = reset(remapped)  # the preflight has found all endpoints
     command = approve(SIMPLE, np.full(6, 0.5), positions=snapshot.samples["joints"].values["position"])
     remapped.send(command)
     (arrival,) = robot.ros.receiver.receive(GENEROUS_S)
     np.testing.assert_array_equal(arrival.message.data, command.values)
-    foreign = node(opened, "foreign").node
+    foreign = node(close_later, "foreign").node
     foreign.create_publisher(Float64MultiArray, "arm_controller/commands", RELIABLE)  # a topic without a subscriber
     time.sleep(0.6)  # longer than the period of graph checks
     assert remapped.estops()[CONTENTION].is_ok
@@ -110,8 +78,8 @@ def test_remapped_topics_are_used_and_checked_under_their_new_names(opened, back
     wait_for(lambda: remapped.estops()[CONTENTION].status == "contention")
 
 
-def test_command_line_remappings_apply_to_environment_and_doctor(opened, monkeypatch):
-    opened(InProcessRobot(MOVED))
+def test_command_line_remappings_apply_to_environment_and_doctor(close_later, monkeypatch):
+    close_later(InProcessRobot(MOVED))
     monkeypatch.setattr("sys.argv", ["embodied-env", "--ros-args", *REMAPPED])
     checks = survey(SIMPLE, PROFILE, namespace=NAMESPACE, timeout_s=GENEROUS_S, settle_s=0.2)
     found = {check.name: check for check in checks}
@@ -120,10 +88,10 @@ def test_command_line_remappings_apply_to_environment_and_doctor(opened, monkeyp
     assert found["readings.joints"].passed
 
 
-def test_swapped_topics_are_remapped_once(opened):
+def test_swapped_topics_are_remapped_once(close_later):
     """A name that is remapped twice would be itself again."""
-    ours = node(opened, "swapped", ros_args=["-r", "joint_states:=tcp_pose", "-r", "tcp_pose:=joint_states"]).node
-    other = node(opened).node
+    ours = node(close_later, "swapped", ros_args=["-r", "joint_states:=tcp_pose", "-r", "tcp_pose:=joint_states"]).node
+    other = node(close_later).node
     for _ in range(2):
         other.create_publisher(JointState, "tcp_pose", RELIABLE)
 
@@ -139,24 +107,24 @@ def test_invalid_ros_arguments_are_rejected(domain_id, ros_args):
         RosNode("wrong", namespace=NAMESPACE, clock=SteadyClock(), ros_args=ros_args)
 
 
-def test_a_duplicate_node_name_is_rejected_and_another_name_is_accepted(opened):
-    ours, _ = node(opened, "environment"), node(opened, "environment")
+def test_a_duplicate_node_name_is_rejected_and_another_name_is_accepted(close_later):
+    ours, _ = node(close_later, "environment"), node(close_later, "environment")
 
     def check(of):
         return check_of(of.node, "node name")
 
     wait_for(lambda: check(ours).code == "node.name")
     assert "make(..., node_name=...)" in check(ours).remedy
-    assert check(node(opened, "environment_2")).passed
+    assert check(node(close_later, "environment_2")).passed
 
 
 def call(of, service_type, name, request):
     return of.receiver.call(service_type, f"{NAMESPACE}/environment/{name}", request, GENEROUS_S, lambda: None)
 
 
-def test_parameters_are_readable_and_read_only(opened, backend):
+def test_parameters_are_readable_and_read_only(close_later, backend):
     backend()
-    other = node(opened)
+    other = node(close_later)
     names = call(other, ListParameters, "list_parameters", ListParameters.Request()).result.names
     assert {"contract", "fingerprint", "control_period_s", "backend", "relay", "use_sim_time"} <= set(names)
     request = GetParameters.Request(names=["fingerprint", "control_period_s"])
@@ -169,26 +137,26 @@ def test_parameters_are_readable_and_read_only(opened, backend):
         assert not result.successful
 
 
-def test_a_parameter_file_cannot_override_our_parameters(opened):
-    ours = node(opened, "environment", ros_args=["-p", "relay:=true"], parameters={"relay": False})
+def test_a_parameter_file_cannot_override_our_parameters(close_later):
+    ours = node(close_later, "environment", ros_args=["-p", "relay:=true"], parameters={"relay": False})
     assert ours.node.get_parameter("relay").value is False
 
 
 WARN = "diagnostics.threshold.periodicity.mean_error.warn"
 
 
-def test_thresholds_of_the_diagnostics_are_parameters_that_a_launch_sets(opened, backend):
+def test_thresholds_of_the_diagnostics_are_parameters_that_a_launch_sets(close_later, backend):
     backend(ros_args=["-p", f"{WARN}:=0.5"])
-    other = node(opened)
+    other = node(close_later)
     request = GetParameters.Request(names=[WARN, WARN.replace("warn", "error")])
     values = call(other, GetParameters, "get_parameters", request).values
     assert [value.double_value for value in values] == [0.5, 10.0]
 
 
 @pytest.mark.parametrize("value", ["0.0", "-1.0", ".nan", "some", "true"])
-def test_a_wrong_threshold_is_refused(opened, value):
+def test_a_wrong_threshold_is_refused(close_later, value):
     with pytest.raises(UsageError, match=rf"{WARN}: .*expected a positive number"):
-        node(opened, "environment", ros_args=["-p", f"{WARN}:={value}"], parameters=THRESHOLDS)
+        node(close_later, "environment", ros_args=["-p", f"{WARN}:={value}"], parameters=THRESHOLDS)
 
 
 def test_simulated_time_that_a_launch_sets_gives_a_warning(backend, capfd):
@@ -196,11 +164,11 @@ def test_simulated_time_that_a_launch_sets_gives_a_warning(backend, capfd):
     assert "use_sim_time has no effect" in capfd.readouterr().err
 
 
-def test_an_old_latched_goal_is_received(opened, backend):
+def test_an_old_latched_goal_is_received(close_later, backend):
     target = replace(SIMPLE.sensors["target"], qos="latched", max_age_s=3600.0)
     contract = replace(SIMPLE, sensors={**SIMPLE.sensors, "target": target})
-    opened(InProcessRobot(replace(SIMPLE, sensors={name: SIMPLE.sensors[name] for name in ("joints", "tcp")})))
-    goal = node(opened, "goal").node.create_publisher(message_class(target.type), target.topic, LATCHED)
+    close_later(InProcessRobot(replace(SIMPLE, sensors={name: SIMPLE.sensors[name] for name in ("joints", "tcp")})))
+    goal = node(close_later, "goal").node.create_publisher(message_class(target.type), target.topic, LATCHED)
     said_ns = time.time_ns() - 60 * 10**9
     goal.publish(to_message(target, {"position": np.full(3, 0.25)}, said_ns))
     robot = backend(contract)
@@ -210,9 +178,9 @@ def test_an_old_latched_goal_is_received(opened, backend):
         np.testing.assert_array_equal(sample.values["position"], np.full(3, 0.25))
 
 
-def test_a_publisher_with_incompatible_qos_is_reported_by_name(opened, backend):
+def test_a_publisher_with_incompatible_qos_is_reported_by_name(close_later, backend):
     reliable = replace(SIMPLE.sensors["target"], qos="latched")
-    opened(InProcessRobot(SIMPLE))  # it stores nothing for late joiners
+    close_later(InProcessRobot(SIMPLE))  # it stores nothing for late joiners
     ours = backend(replace(SIMPLE, sensors={**SIMPLE.sensors, "target": reliable}))._connection.ros.node
     wait_for(lambda: check_of(ours, "sensors.target").code == "qos.incompatible")
     assert "transient local subscription" in check_of(ours, "sensors.target").detail
@@ -228,12 +196,12 @@ class UnreachableTarget(InProcessRobot):
         return message
 
 
-def test_diagnostics_are_published_every_second_and_when_a_level_rises(opened):
-    opened(UnreachableTarget(SIMPLE))
+def test_diagnostics_are_published_every_second_and_when_a_level_rises(close_later):
+    close_later(UnreachableTarget(SIMPLE))
     received = []
-    listener = node(opened, "listener")
+    listener = node(close_later, "listener")
     listener.receiver.subscribe("diagnostics", DiagnosticArray, "/diagnostics")
-    env = opened(embodied_env.make(SIMPLE, backend="real", namespace=NAMESPACE))
+    env = close_later(embodied_env.make(SIMPLE, backend="real", namespace=NAMESPACE))
     env.reset(seed=1)
 
     def levels(action):
@@ -275,8 +243,8 @@ class InWorld(InProcessRobot):
         return message
 
 
-def test_values_are_transformed_to_the_declared_frame(opened, backend):
-    opened(InWorld(SIMPLE))
+def test_values_are_transformed_to_the_declared_frame(close_later, backend):
+    close_later(InWorld(SIMPLE))
     frames = FixedFrames()
     robot = backend(FRAMED, frames=frames)
     np.testing.assert_allclose(reset(robot).samples["target"].values["position"], [0.5, -0.5, -0.5])
@@ -302,10 +270,10 @@ class Driver(Spinning):
 
 
 @pytest.fixture
-def driven(opened, backend):
+def driven(close_later, backend):
     """A robot whose driver is configured but not active, and a backend that requires it to be active."""
-    opened(InProcessRobot(SIMPLE))
-    driver = opened(Driver())
+    close_later(InProcessRobot(SIMPLE))
+    driver = close_later(Driver())
     driver.node.trigger_configure()
     return driver, backend(with_profile(SIMPLE, active={"driver": {"node": "driver", "timeout_s": GENEROUS_S}}))
 
@@ -341,13 +309,13 @@ def test_a_driver_deactivated_during_an_episode_is_latched_until_reset(driven):
     assert robot.estops()["driver"].is_ok
 
 
-def test_deactivating_the_driver_brakes_then_ends_the_episode_with_a_reason(opened):
-    opened(UnreachableTarget(SIMPLE))
-    driver = opened(Driver())
+def test_deactivating_the_driver_brakes_then_ends_the_episode_with_a_reason(close_later):
+    close_later(UnreachableTarget(SIMPLE))
+    driver = close_later(Driver())
     driver.node.trigger_configure()
     driver.node.trigger_activate()
     contract = with_profile(SIMPLE, active={"driver": {"node": "driver", "timeout_s": GENEROUS_S}})
-    env = opened(embodied_env.make(contract, backend="real", namespace=NAMESPACE))
+    env = close_later(embodied_env.make(contract, backend="real", namespace=NAMESPACE))
     env.reset(seed=1)
     env.step(np.zeros(6))
     driver.node.trigger_deactivate()
@@ -362,7 +330,7 @@ def test_deactivating_the_driver_brakes_then_ends_the_episode_with_a_reason(open
     assert any(detail.startswith("driver is inactive: driver is ") for detail in found)
 
 
-def test_a_missing_driver_is_reported_by_name(opened, backend):
-    opened(InProcessRobot(SIMPLE))
+def test_a_missing_driver_is_reported_by_name(close_later, backend):
+    close_later(InProcessRobot(SIMPLE))
     robot = backend(with_profile(SIMPLE, active={"driver": {"node": "/nowhere"}}))
     check_reset_fails(robot, r"active.driver: /nowhere/get_state: no service")

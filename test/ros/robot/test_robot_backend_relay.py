@@ -550,17 +550,6 @@ def test_braking_never_moves_a_base_at_rest(domain_id, leftovers, learners, mort
 # ---------------------------------------------------------------------------------------------------- the reports
 
 
-def test_the_relay_enforces_the_limits(env, monitor):
-    info = None
-    while info is None or is_refused(info):
-        drive(env, monitor)
-        *_, info = env.step(-FORWARD)
-    assert info["safety"]["code"][GATES.index("joint_limits")] == CODES["acc.limit"]
-    assert info["action"]["applied"][0] > 0.0
-    assert info["action_clipped"]
-    assert env.unwrapped.capabilities.acknowledges_commands
-
-
 def test_the_relay_report_is_actuation_evidence(env, monitor):
     info = None
     while info is None or is_refused(info):

@@ -17,7 +17,6 @@ from std_msgs.msg import Bool
 from waiting import wait_for
 
 import embodied_env
-from embodied_env.backends.backend_registry import make_backend
 from embodied_env.cli.main import main
 from embodied_env.contract import FieldSpec
 from embodied_env.core.code_types import Severity
@@ -25,7 +24,6 @@ from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.robot.preflight import survey
 from embodied_env.ros.robot.robot_profile import load_real_profile
 from embodied_env.ros.transport.qos import RELIABLE
-from embodied_env.timing.clock import SteadyClock
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
@@ -71,16 +69,6 @@ def start_driver_again(robot):
     time.sleep(0.05)  # the last message of the earlier one arrives before the first of the new one
     robot.publishers["joints"] = robot.node.create_publisher(JointState, "joint_states", RELIABLE)
     return first
-
-
-@pytest.fixture
-def backend(domain_id, close_later):
-    def open_one(contract):
-        one = close_later(make_backend("real", contract, clock=SteadyClock(), namespace=NAMESPACE))
-        one.open()
-        return one
-
-    return open_one
 
 
 def commands(robot):
