@@ -1,14 +1,13 @@
 """A robot in the process of the test, which publishes sensors and stores commands."""
 
-import re
 import threading
 import time
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from rclpy.node import Node
 from shipped_contracts import unhurried
+from waiting import wait_for_error
 
 import embodied_env
 from embodied_env.core.types import ResetRequest
@@ -84,10 +83,4 @@ def reset(backend, timeout_s=PATIENCE_S):
 
 def check_reset_fails(backend, why, timeout_s=0.5):
     """Reset until discovery is complete, and assert that the last reset fails for this reason."""
-    end = time.monotonic() + PATIENCE_S
-    while True:
-        with pytest.raises(BackendNotReadyError) as caught:
-            reset(backend, timeout_s)
-        if re.search(why, str(caught.value)) or time.monotonic() > end:
-            assert re.search(why, str(caught.value))
-            return
+    wait_for_error(lambda: reset(backend, timeout_s), BackendNotReadyError, why)

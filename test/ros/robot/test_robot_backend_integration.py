@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from waiting import wait_for
+from waiting import wait_for, wait_past_error
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -285,13 +285,7 @@ def test_an_inactive_driver_is_rejected_by_name(driven):
 
 def reset_once_active(robot):
     """Reset, although the events of the activation may arrive later than the answer of the driver."""
-    end_s = time.monotonic() + GENEROUS_S
-    while True:
-        try:
-            return reset(robot)
-        except BackendNotReadyError as error:
-            if "activating" not in str(error) or time.monotonic() > end_s:
-                raise
+    return wait_past_error(lambda: reset(robot), BackendNotReadyError, "activating")
 
 
 def test_a_driver_deactivated_during_an_episode_is_latched_until_reset(driven):

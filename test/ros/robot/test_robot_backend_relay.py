@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -24,6 +23,7 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
+from waiting import wait_for_error
 
 import embodied_env
 from embodied_env.backends.backend_registry import make_backend
@@ -605,11 +605,8 @@ def test_a_foreign_publisher_on_the_command_topic_ends_the_episode_and_blocks_th
         assert f"{hosted.namespace}/relay/command" in details[0]  # the node may not be discovered yet
         assert max(report.tag.seq for report in monitor.published()) < 10**15
         patient, backend.reset_timeout_s = backend.reset_timeout_s, 1.0
-        expected, found = r"\[robot.contention\] relay: .*also published by /.*/intruder", ""
-        while not re.search(expected, found):  # the name of the node is discovered last
-            with pytest.raises(BackendNotReadyError) as caught:
-                env.reset(seed=2)
-            found = str(caught.value)
+        expected = r"\[robot.contention\] relay: .*also published by /.*/intruder"  # discovered last
+        wait_for_error(lambda: env.reset(seed=2), BackendNotReadyError, expected)
         backend.reset_timeout_s = patient
     env.reset(seed=3)
     assert not env.step(np.zeros(6))[-1]["end_reason"]

@@ -1,6 +1,5 @@
 """Safety inputs of a UR5e on the emulator, with the manufacturer's messages and with stand-ins for missing ones."""
 
-import re
 import sys
 import time
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from shipped_contracts import unhurried
-from waiting import wait_for
+from waiting import wait_for, wait_for_error, wait_past_error
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -139,7 +138,7 @@ def test_the_estop_ends_the_episode_at_rest_and_the_robot_does_not_move_without_
             env.reset(seed=1)
         assert "commands" not in received(robot)
         assert switch(robot, "active/program", on=True) == "active"
-        reset_once_active(env)
+        wait_past_error(lambda: env.reset(seed=1), BackendNotReadyError, "robot_program_running is False")
         *_, info = env.step(action)
         assert info["end_reason"] == ""
 
@@ -153,24 +152,8 @@ def test_a_robot_with_its_own_messages_does_not_move_for_a_stand_in(domain_id, w
         embodied_env.make(ur5e(), backend="real", namespace=NAMESPACE, emulator=True, connect_timeout_s=0.5)
     )
     mismatch = r"safety_mode.*has type std_msgs/msg/Int32 \(expected std_msgs/msg/UInt8"
-    found, end = "", time.monotonic() + PATIENCE_S
-    while not re.search(mismatch, found):  # once it is discovered
-        assert time.monotonic() < end, found
-        with pytest.raises(BackendNotReadyError) as caught:
-            env.reset(seed=0)
-        found = str(caught.value)
+    wait_for_error(lambda: env.reset(seed=0), BackendNotReadyError, mismatch)  # once it is discovered
     assert "commands" not in received(robot)
-
-
-def reset_once_active(env):
-    """Reset once the message has arrived that the program runs."""
-    end = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            return env.reset(seed=1)
-        except BackendNotReadyError as error:
-            if "robot_program_running is False" not in str(error) or time.monotonic() > end:
-                raise
 
 
 def received(node):
