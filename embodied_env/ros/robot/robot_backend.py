@@ -31,10 +31,9 @@ from embodied_env.ros.robot.actuation import ActuatorPublishers, ControllerState
 from embodied_env.ros.robot.contract_checks import check_positions, chosen_check, contract_checks
 from embodied_env.ros.robot.diagnostics import THRESHOLDS, Diagnostics
 from embodied_env.ros.robot.graph_checks import surroundings
-from embodied_env.ros.robot.operator_confirmation import Prompt, RosConfirmation, make_confirmation
 from embodied_env.ros.robot.preflight import preflight
 from embodied_env.ros.robot.relay_client import RELAY_STATE, RelayClient
-from embodied_env.ros.robot.reset_service import ResetService
+from embodied_env.ros.robot.reset_stages import Prompt, ResetService, RosConfirmation, make_confirmation
 from embodied_env.ros.robot.robot_options import RobotOptions
 from embodied_env.ros.robot.robot_profile import BACKEND, RealProfile, load_real_profile
 from embodied_env.ros.robot.safety_inputs import CONTENTION, SafetyInputs

@@ -18,7 +18,7 @@ from std_msgs.msg import Bool, String
 from std_srvs.srv import Trigger
 
 from embodied_env.errors import BackendNotReadyError
-from embodied_env.ros.robot.operator_confirmation import REQUEST_TOPIC, Prompt, RosConfirmation, make_confirmation
+from embodied_env.ros.robot.reset_stages import REQUEST_TOPIC, Prompt, RosConfirmation, make_confirmation
 from embodied_env.ros.robot.robot_profile import ResetSpec
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import LATCHED as LATCHED_QOS
