@@ -45,9 +45,11 @@ class BusyArm(RosGzStandIn):
 
 
 @pytest.fixture
-def env(domain_id, message_package, monkeypatch):
+def env(request, domain_id, message_package, monkeypatch):
+    """An environment with a busy simulator, of which a parameter is the pace, s per iteration."""
     message_package("ros_gz_interfaces")
     monkeypatch.setitem(STAND_INS, "busy", BusyArm)
+    monkeypatch.setattr(BusyArm, "pace_s", getattr(request, "param", BusyArm.pace_s))
     profile = {**PROFILE, "sources": {"true_distance": {"distance": ["tcp", "target"]}}}
     contract = dataclasses.replace(ARM, backends={"gazebo": profile})
     with hosted("busy"), contextlib.closing(embodied_env.make(contract, backend="gazebo")) as made:
@@ -66,14 +68,9 @@ def test_a_step_takes_the_clock_and_the_newest_reading_of_each_sensor(env):
     assert sum(taken.values()) / STEPS < MOST_PER_STEP, taken
 
 
-def test_the_first_reset_in_a_throttled_world_warns_once(domain_id, message_package, monkeypatch, caplog):
-    message_package("ros_gz_interfaces")
-    monkeypatch.setitem(STAND_INS, "busy", BusyArm)
-    monkeypatch.setattr(BusyArm, "pace_s", 0.0012)
-    profile = {**PROFILE, "sources": {"true_distance": {"distance": ["tcp", "target"]}}}
-    contract = dataclasses.replace(ARM, backends={"gazebo": profile})
-    with hosted("busy"), contextlib.closing(embodied_env.make(contract, backend="gazebo")) as made:
-        made.reset(seed=0)
-        made.reset(seed=1)
-    (warning,) = [record.getMessage() for record in caplog.records if "throttled" in record.getMessage()]
+@pytest.mark.parametrize("env", [0.0012], indirect=True)
+def test_the_first_reset_in_a_throttled_world_warns_once(env, caplog):
+    env.reset(seed=1)
+    records = [*caplog.get_records("setup"), *caplog.records]
+    (warning,) = [record.getMessage() for record in records if "throttled" in record.getMessage()]
     assert "launch gazebo real_time_factor:=0" in warning

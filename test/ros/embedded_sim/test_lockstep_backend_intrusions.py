@@ -13,15 +13,14 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
+from hosted_simulator import foreign_node_of
 from rclpy.duration import Duration
 
 import embodied_env
 from embodied_env.errors import BackendNotReadyError, ResetNeededError
 from embodied_env.messages.message_types import message_class
-from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.ros.wire.simulator_protocol import FAULT_TOPIC, IMAGE_TOPIC, STEPPED_TOPIC, StepAck
-from embodied_env.timing.clock import SteadyClock
 
 pytestmark = pytest.mark.ros
 
@@ -51,11 +50,8 @@ def backend_of(env):
 @pytest.fixture
 def foreign_node(env):
     """A second node in the simulator's namespace."""
-    node = backend_of(env)._ros.node
-    domain_id = node.context.get_domain_id()
-    other = RosNode("foreign_node", namespace=node.get_namespace(), clock=SteadyClock(), domain_id=domain_id)
-    yield other
-    other.close()
+    with foreign_node_of(env) as other:
+        yield other
 
 
 def test_reset_by_a_second_client_ends_the_episode_of_the_first(own_env):
@@ -70,17 +66,11 @@ def test_reset_by_a_second_client_ends_the_episode_of_the_first(own_env):
 
 def publish_foreign(env, topic, message):
     """Publish a message in the environment's namespace once the topic has a subscriber."""
-    node = backend_of(env)._ros.node
-    other = RosNode(
-        "foreign_node", namespace=node.get_namespace(), clock=SteadyClock(), domain_id=node.context.get_domain_id()
-    )
-    try:
+    with foreign_node_of(env) as other:
         publisher = other.node.create_publisher(type(message), topic, RELIABLE)
         assert other.wait_until(lambda: publisher.get_subscription_count() > 0, PATIENCE_S)
         publisher.publish(message)
         assert publisher.wait_for_all_acked(Duration(seconds=PATIENCE_S))
-    finally:
-        other.close()
 
 
 def lost_reason(env):

@@ -8,14 +8,13 @@ import sys
 import numpy as np
 import pytest
 from held_executor import FLAT_KB, grown_kb, held, more, resident_kb
+from hosted_simulator import foreign_node_of
 
 import embodied_env
 from embodied_env.messages.message_types import message_class
 from embodied_env.ros.transport.byte_layout import from_cdr
-from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.ros.wire.simulator_protocol import STEP_TOPIC, StepRequest
-from embodied_env.timing.clock import SteadyClock
 
 pytestmark = pytest.mark.ros
 
@@ -49,11 +48,8 @@ def env(lasting):
 def foreign_node(env):
     """A second node in the simulator's namespace."""
     env.reset(seed=0)
-    node = env.unwrapped.stepper.backend._ros.node
-    domain_id = node.context.get_domain_id()
-    other = RosNode("foreign", namespace=node.get_namespace(), clock=SteadyClock(), domain_id=domain_id)
-    yield other
-    other.close()
+    with foreign_node_of(env) as other:
+        yield other
 
 
 def test_two_concurrent_processes_are_isolated(env, reference):

@@ -5,7 +5,6 @@ import math
 import signal
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -16,6 +15,7 @@ from sideways_base import sideways_base
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
+from hosted_simulator import hosted_world
 from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
 from std_srvs.srv import Trigger
@@ -23,7 +23,6 @@ from std_srvs.srv import Trigger
 import embodied_env
 from embodied_env.errors import BackendLostError
 from embodied_env.messages.message_types import message_class
-from embodied_env.ros.embedded_sim.realtime_node import run_free_running
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import RELIABLE
 from embodied_env.ros.wire.command_messages import to_command
@@ -135,21 +134,10 @@ def driven(contract, world_class=World, command_timeout_s=None):
     """Host the world of a contract in a thread, and yield its driver."""
     profile = replace(load_profile(contract, "mujoco_ros"), command_timeout_s=command_timeout_s)
     world = world_class(contract, profile, free_running=True)
-    ready, stop = threading.Event(), threading.Event()
-    thread = threading.Thread(
-        target=run_free_running,
-        args=(contract, world),
-        kwargs={"namespace": NAMESPACE, "stop": stop, "on_ready": lambda _: ready.set()},
-    )
-    thread.start()
-    try:
-        assert ready.wait(PATIENCE_S)
+    with hosted_world(contract, world, NAMESPACE):
         driver = Driver(contract, world)
         yield driver
         driver.ros.close()
-    finally:
-        stop.set()
-        thread.join()
 
 
 @pytest.fixture

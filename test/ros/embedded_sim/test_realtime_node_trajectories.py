@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from itertools import pairwise
 
@@ -14,9 +13,10 @@ from shipped_contracts import changed_text
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
+from hosted_simulator import hosted_world
+
 from embodied_env.contract import load_contract
 from embodied_env.errors import UsageError
-from embodied_env.ros.embedded_sim.realtime_node import run_free_running
 from embodied_env.ros.robot.robot_backend import make_real_backend
 from embodied_env.ros.transport.node import RosNode
 from embodied_env.ros.transport.qos import RELIABLE
@@ -71,29 +71,18 @@ def emulator(path, domain_id):
     """Host the emulator in this process, and yield the messages to it and its joint states."""
     contract = load_contract(path)
     world = World(contract, load_profile(contract, "mujoco_ros"), free_running=True)
-    ready, stop = threading.Event(), threading.Event()
-    thread = threading.Thread(
-        target=run_free_running,
-        args=(contract, world),
-        kwargs={"namespace": NAMESPACE, "stop": stop, "on_ready": lambda _: ready.set()},
-    )
-    thread.start()
-    assert ready.wait(PATIENCE_S)
-    ros = RosNode("witness", namespace=NAMESPACE, clock=SteadyClock())
-    listener, arm, joints = (
-        ReceiveThread(ros.node, SteadyClock()),
-        contract.actuators["arm"],
-        contract.sensors["joints"],
-    )
-    messages, states = [], []
-    listener.subscribe("commands", arm.type, arm.topic, RELIABLE, lambda arrival: messages.append(arrival.message))
-    listener.subscribe("joints", joints.type, joints.topic, RELIABLE, lambda arrival: states.append(arrival.message))
-    listener.start()
-    yield arm, messages, states
-    listener.stop()
-    ros.close()
-    stop.set()
-    thread.join()
+    arm, joints, messages, states = contract.actuators["arm"], contract.sensors["joints"], [], []
+    with hosted_world(contract, world, NAMESPACE):
+        ros = RosNode("witness", namespace=NAMESPACE, clock=SteadyClock())
+        listener = ReceiveThread(ros.node, SteadyClock())
+        listener.subscribe("commands", arm.type, arm.topic, RELIABLE, lambda arrival: messages.append(arrival.message))
+        listener.subscribe(
+            "joints", joints.type, joints.topic, RELIABLE, lambda arrival: states.append(arrival.message)
+        )
+        listener.start()
+        yield arm, messages, states
+        listener.stop()
+        ros.close()
 
 
 def positions_of(message, joints):

@@ -9,14 +9,12 @@ named ``gz`` can start it.
 from __future__ import annotations
 
 import math
-import signal
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
 import yaml
-from simulator_stand_ins import STAND_INS, Faults, RosGzStandIn, hosted
+from simulator_stand_ins import STAND_INS, Faults, RosGzStandIn, host_until_signal
 
 from embodied_env.contract import load_contract
 from embodied_env.contract.spaces import field_layouts
@@ -108,14 +106,5 @@ def read_draft(contract, bridge):
     return {"contract": load_contract(contract), "bridge": yaml.safe_load(Path(bridge).read_text())}
 
 
-def main() -> None:
-    """Host the stand-in until SIGTERM or SIGINT."""
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
-    with hosted("drafted", **read_draft(*sys.argv[1:3])):
-        stopped.wait()
-
-
 if __name__ == "__main__":
-    main()
+    host_until_signal("drafted", **read_draft(*sys.argv[1:3]))

@@ -6,14 +6,12 @@ Its contract is `arm_reach`. It publishes what the world of config/gazebo publis
 program it runs until SIGTERM, so that a script named ``gz`` can start it.
 """
 
-import signal
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from simulator_stand_ins import STAND_INS, STEP_NS, Faults, RosGzStandIn, hosted, pose_of
+from simulator_stand_ins import STAND_INS, STEP_NS, Faults, RosGzStandIn, host_until_signal, pose_of
 
 from embodied_env.contract import load_contract
 from embodied_env.messages.message_types import message_class
@@ -102,15 +100,6 @@ class MujocoAsGazebo(RosGzStandIn):
 STAND_INS["mujoco"] = MujocoAsGazebo
 
 
-def main() -> None:
-    """Host the stand-in until SIGTERM or SIGINT."""
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
-    with hosted("mujoco"):
-        stopped.wait()
-
-
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
-    main()
+    host_until_signal("mujoco")

@@ -7,6 +7,7 @@ and is repeated while paused; requests are queued until the end of an iteration)
 
 import contextlib
 import queue
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -383,6 +384,15 @@ def hosted(name: str, **options: Any):
         stop.set()
         thread.join()
         stand_in.close()
+
+
+def host_until_signal(name: str, **options: Any) -> None:
+    """Host the stand-in of a family until SIGTERM or SIGINT."""
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    with hosted(name, **options):
+        stopped.wait()
 
 
 def stamp_of(time_ns: int) -> Time:
