@@ -1,7 +1,4 @@
-"""Validate arguments of public calls.
-
-Each function returns the value, or raises UsageError with its name.
-"""
+"""Validate arguments of public calls, or raise UsageError with the name of one."""
 
 from __future__ import annotations
 

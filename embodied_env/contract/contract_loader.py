@@ -139,11 +139,9 @@ def _complete_axes(document: Mapping[str, Any]) -> None:
 
 
 def load_contract(name_or_path: str | Path | Contract) -> Contract:
-    """Load and validate a contract, or raise ContractError for the first error.
+    """Load a contract by shipped name or path, or return one unchanged.
 
-    Args:
-        name_or_path: the name of a shipped contract (``arm_reach``), the path of a YAML file, or a Contract, which is
-            returned unchanged.
+    Raises ContractError for the first error, with the `others`.
     """
     if isinstance(name_or_path, Contract):
         return name_or_path
@@ -157,11 +155,8 @@ def parse_contract(
 ) -> Contract:
     """Build a Contract from YAML text, or raise ContractError like `load_contract`.
 
-    Args:
-        text: the YAML.
-        source: the file it was read from; the files it names are relative to its folder.
-        files: contents of the files it names, by name; None: they are read if the contract is trusted.
-        trusted: False for the contract of a run: no file that it names is opened and no task is imported.
+    The files that it names are relative to the folder of `source`, and are read unless `files` has them by name. A
+    contract that is not `trusted`, that of a run, opens no file and imports no task.
     """
     document = read_document(text, "contract", source)
     for reserved in RESERVED:

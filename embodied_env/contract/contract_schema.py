@@ -1,7 +1,4 @@
-"""The keys of a contract file, as frozen dataclasses.
-
-Field names are the YAML keys (``docs/reference/contract.md``). A `contract.contract.Contract` validates the values.
-"""
+"""The keys of a contract file, as frozen dataclasses that `contract.contract.Contract` validates."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The linear map between the values of a driver and those of the contract, which are in SI units.
-
-It is applied only where a message is read (`core.reading_rules`) or written (`ActuatorSpec.to_driver`).
-"""
+"""The linear map between the values of a driver, in messages alone, and those of the contract in SI units."""
 
 from __future__ import annotations
 

@@ -36,10 +36,7 @@ class _Part:
 
 
 def check_messages(sensors: Mapping[str, SensorSpec], source: str = "") -> None:
-    """Check sensors against their message types, or raise ContractError.
-
-    Raises MissingDependencyError without ROS.
-    """
+    """Check sensors against message types, or raise ContractError or MissingDependencyError."""
     check_all((check for name, sensor in sensors.items() for check in _checks(name, sensor)), source)
 
 

@@ -1,9 +1,4 @@
-"""Robot files, the robot half of a contract, included with ``robot`` and a name or path.
-
-A robot file has the sensors, actuators, safety and backend profiles of one robot. A contract is merged over it:
-mappings merge, lists and scalars replace, ``null`` replaces, and the paths under ``remove`` are removed first. A
-contract may only tighten the limits and the safety of its robot file, unless it sets ``override_robot_limits: true``.
-"""
+"""Robot files, over which contracts are merged, and the limits that a contract loosens."""
 
 from __future__ import annotations
 

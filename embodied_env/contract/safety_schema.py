@@ -116,10 +116,7 @@ class Margins(FrozenFields):
     joints: Annotated[Mapping[str, OwnMargins], tighten(margins_as_large)] = field(default_factory=dict)
 
     def of(self, actuator: str, joint: str, *, position: float | None = None) -> tuple[float, float, float]:
-        """Return the margins of position, velocity and acceleration of a joint.
-
-        `position` replaces the position margin that holds for all.
-        """
+        """Return a joint's margins of position (by default `position`), velocity and acceleration."""
         found = [self.position if position is None else position, self.velocity, self.acceleration]
         for own in (self.actuators.get(actuator), self.joints.get(joint)):
             if own is not None:

@@ -190,10 +190,7 @@ def action_scale(actuator: ActuatorSpec, limits: EffectiveLimits, control_period
 
 
 def action_space(contract: ContractFields) -> spaces.Box | spaces.Dict:
-    """Return a Box, or a Dict of Boxes by actuator name when there are several.
-
-    Bounds of float32 are rounded inwards, so that the gate clips no element of the space at its bounds.
-    """
+    """Return a Box, or a Dict of Boxes by actuator, with bounds of float32 rounded inwards."""
     layout = ActionLayout(contract)
     boxes = {
         name: spaces.Box(layout.low[part], layout.high[part], dtype=layout.dtype.type)
@@ -207,14 +204,11 @@ class ActionLayout:
 
     `joints`, `size`, `limits` and `scale` cover all joints. With `is_delta`, shape (size,), the action is a
     displacement per period. With `is_velocity` actions and commands are velocities, and with `is_goal` commands are
-    goals of an action server. With `turns` the joint turns without limits, so that a reading may differ by whole turns.
-    `closing` is the way of a gripper from open to closed, else 0. `conversion` converts between commands and the
-    driver's values, and is None if they are equal. `slices` are the parts of the actuators, by name.
-
-    Attributes:
-        as_action: returns a flat vector, or rows of them, as a new array, or with several actuators as `split` does.
-        dtype: the precision of the action space.
-        low, high: the bounds of the action space, those of `scale`, in that precision, rounded inwards.
+    goals of an action server. With `turns` the joint turns without limits, so that a reading may differ by whole
+    turns. `closing` is the way of a gripper from open to closed, else 0. `conversion` converts between commands and
+    the driver's values, and is None if they are equal. `slices` are the parts of the actuators, by name.
+    `as_action` returns a flat vector, or rows of them, as a new array, or with several actuators as `split` does.
+    `low` and `high` are the bounds of `scale` in the precision `dtype` of the action space, rounded inwards.
     """
 
     def __init__(self, contract: ContractFields) -> None:

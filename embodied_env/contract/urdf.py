@@ -1,8 +1,7 @@
-"""Limits, kinematics and shape of a robot in URDF, read with the standard library.
+"""Limits, kinematics and shape of a robot in URDF (http://wiki.ros.org/urdf/XML).
 
-It reads links, joints (revolute, continuous, prismatic, fixed, mimic), their <limit> and <safety_controller>, and
-<collision> geometry, by http://wiki.ros.org/urdf/XML, and ignores all other elements. Errors are ContractErrors that
-name the element, as in ``urdf.joint[j1].limit.velocity``. A file with a DOCTYPE is rejected, so no entity is expanded.
+It reads links, joints with <limit>, <safety_controller> and <mimic>, and <collision> geometry. ContractErrors name the
+element, as in ``urdf.joint[j1].limit.velocity``.
 """
 
 from __future__ import annotations
@@ -117,10 +116,7 @@ def parse_urdf(
 
 
 def read_joints(text: str | bytes) -> tuple[dict[str, UrdfJoint], dict[str, str]]:
-    """Return the joints of a URDF, whose tree may be incomplete, and problems by name.
-
-    Raises ContractError for a text that is no URDF.
-    """
+    """Return the joints of a URDF without a complete tree, and problems, or raise ContractError."""
     joints, problems = {}, {}
     for name, element in _named_elements(read_xml(text, path="urdf", root="robot"), "joint").items():
         try:

@@ -1,8 +1,4 @@
-"""Declare types of commands, written and read as messages of topics and goals of action servers.
-
-They are duck-typed, so that writing and reading them needs no ROS. Values are in the units of the driver, by default
-rad or m, and rad/s or m/s for velocities.
-"""
+"""Declare types of commands, duck-typed messages of topics and goals of actions, in the units of the driver."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Declare types of sensor messages with fields, reading, writing and invalid readings.
-
-Messages are duck-typed, so that reading and writing them needs no ROS. A module of this package declares a family of
-types.
-"""
+"""Declare types of sensor messages, duck-typed without ROS, with fields, reading, writing and validity."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _AXES = ("x", "y", "z")
 
 
 def settle_ranges(field: Field, values: NDArray[Any], window: Window) -> NDArray[Any]:
-    """Discard values outside the limits of a LaserScan or Range, as their definitions demand, then resample and settle.
+    """Discard ranges outside the limits of a LaserScan or Range, then resample and settle.
 
     A value above by at most `RANGE_TOLERANCE` is the maximum: rounding and noise move hits at the end of the range.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,22 +15,23 @@ from pkgutil import resolve_name
 import numpy as np
 import pytest
 
-import embodied_env
 from embodied_env.cli.main import main
 from embodied_env.contract.bounded_files import MOST_DATA_BYTES, read_file
 from embodied_env.contract.contract_loader import (
     dump_contract,
     load_contract,
+    pack_files,
     parse_contract,
     restore_contract,
     save_contract,
+    unpack_files,
 )
 from embodied_env.contract.contract_schema import SHAPE
 from embodied_env.contract.forward_kinematics import KinematicModel, TreeJoint, TreeShape, dump_shape, parse_shape
 from embodied_env.contract.safety_schema import BoxSpec, WorkspaceSpec
 from embodied_env.contract.urdf import MOST_LINKS, parse_urdf
 from embodied_env.envs.registration import make
-from embodied_env.errors import ContractError
+from embodied_env.errors import ContractError, EmbodiedEnvError
 from embodied_env.record import read_run
 from embodied_env.sim.world_model import SHIPPED
 
@@ -109,8 +111,8 @@ def naming(urdf):
     return json.dumps({**json.loads(dump_contract(ARM)), "safety": {"urdf": urdf}})
 
 
-def with_model(model):
-    text = json.loads(dump_contract(ARM))
+def with_model(model, contract=ARM):
+    text = json.loads(dump_contract(contract))
     text["backends"]["mujoco"]["model"] = model
     return json.dumps(text)
 
@@ -126,9 +128,8 @@ def examined(folder):
         asked.append([f"load {kind}", "load_contract", contract_file(folder, "urdf", kind, naming(name))])
         asked.append([f"world {kind}", "world", contract_file(folder, "model", kind, with_model(name))])
         run = shutil.copytree(env.path, folder / "runs" / kind)
-        manifest = json.loads((run / "manifest.json").read_text())
-        saved = {**manifest["contract"], "source": str(folder / "arm.yaml"), "text": naming(name)}
-        (run / "manifest.json").write_text(json.dumps({**manifest, "contract": saved}))
+        with edited_manifest(run) as manifest:
+            manifest["contract"] |= {"source": str(folder / "arm.yaml"), "text": naming(name)}
         asked += [[f"{use} {kind}", use, str(run)] for use in USES]
     done = subprocess.run(
         [sys.executable, "-c", EXAMINE],
@@ -162,8 +163,24 @@ def test_a_run_that_names_a_file_is_read_without_opening_it(use, examined, folde
 # ------------------------------------------------------------------------------------------ files recorded in a run
 
 
-def recorded(folder, contract, **options):
-    with make(contract, backend="fake", record=folder / "runs", **options) as env:
+def audit_run(path):
+    return resolve_name("embodied_env.extensions.audit:audit_run")(path)
+
+
+def replay_run(path):
+    return resolve_name("embodied_env.extensions.replay.run_replay:replay_run")(path)
+
+
+@contextlib.contextmanager
+def edited_manifest(run):
+    """Let the manifest of a run be changed."""
+    manifest = json.loads((run / "manifest.json").read_text())
+    yield manifest
+    (run / "manifest.json").write_text(json.dumps(manifest))
+
+
+def recorded(folder, contract):
+    with make(contract, backend="fake", record=folder / "runs") as env:
         env.reset(seed=1)
         for action in np.random.default_rng(1).uniform(-1.0, 1.0, (20, 6)):
             *_, terminated, truncated, _ = env.step(action)
@@ -188,12 +205,8 @@ def urdf_run(tmp_path):
 def model_run(tmp_path):
     """A run with the workspace of a MuJoCo model next to the contract, deleted afterwards."""
     shutil.copy(SHIPPED / "arm6.xml", tmp_path / "mine.xml")
-    text = json.loads(with_model("mine.xml"))
-    text["safety"]["workspace"] = json.loads(dump_contract(replace(ARM, safety=replace(ARM.safety, workspace=CELL))))[
-        "safety"
-    ]["workspace"]
     file = tmp_path / "arm.yaml"
-    file.write_text(json.dumps(text))
+    file.write_text(with_model("mine.xml", replace(ARM, safety=replace(ARM.safety, workspace=CELL))))
     path = recorded(tmp_path, file)
     (tmp_path / "mine.xml").unlink()
     return path
@@ -202,9 +215,6 @@ def model_run(tmp_path):
 @pytest.mark.needs("audit", "replay")
 @pytest.mark.parametrize("run", ["urdf_run", "model_run"])
 def test_run_is_audited_and_replayed_from_recorded_files(run, request, monkeypatch):
-    from embodied_env.extensions.audit import audit_run
-    from embodied_env.extensions.replay.run_replay import replay_run
-
     path = request.getfixturevalue(run)
     monkeypatch.setitem(sys.modules, "mujoco", None)  # nor is the library needed
     assert audit_run(path).sound
@@ -216,13 +226,9 @@ def test_run_is_audited_and_replayed_from_recorded_files(run, request, monkeypat
 @pytest.mark.needs("audit", "replay")
 @pytest.mark.parametrize(("run", "name"), [("urdf_run", "slow.urdf"), ("model_run", SHAPE)])
 def test_changed_content_of_a_run_is_reported(run, name, request):
-    from embodied_env.extensions.audit import audit_run
-    from embodied_env.extensions.replay.run_replay import replay_run
-
     path = request.getfixturevalue(run)
-    manifest = json.loads((path / "manifest.json").read_text())
-    manifest["contract"]["files"][name]["sha256"] = "0" * 64
-    (path / "manifest.json").write_text(json.dumps(manifest))
+    with edited_manifest(path) as manifest:
+        manifest["contract"]["files"][name]["sha256"] = "0" * 64
     assert "manifest.contract" in audit_run(path).counts
     with pytest.raises(ContractError, match=name):
         replay_run(path)
@@ -230,36 +236,25 @@ def test_changed_content_of_a_run_is_reported(run, name, request):
 
 @pytest.mark.needs("audit")
 def test_another_urdf_in_a_run_has_another_fingerprint(urdf_run):
-    from embodied_env.contract.contract_loader import pack_files, unpack_files
-    from embodied_env.extensions.audit import audit_run
-
-    manifest = json.loads((urdf_run / "manifest.json").read_text())
-    saved = manifest["contract"]
-    content = unpack_files(saved["files"])["slow.urdf"].replace(b'effort="', b'effort="1')
-    saved["files"] = pack_files({"slow.urdf": content})
-    (urdf_run / "manifest.json").write_text(json.dumps(manifest))
+    with edited_manifest(urdf_run) as manifest:
+        content = unpack_files(manifest["contract"]["files"])["slow.urdf"].replace(b'effort="', b'effort="1')
+        manifest["contract"]["files"] = pack_files({"slow.urdf": content})
     assert "manifest.fingerprint" in audit_run(urdf_run).counts
 
 
 @pytest.mark.needs("replay")
 def test_a_run_without_the_shape_of_its_model_is_not_replayed_from_the_model(model_run):
-    from embodied_env.extensions.replay.run_replay import replay_run
-
-    manifest = json.loads((model_run / "manifest.json").read_text())
-    manifest["contract"]["files"] = {}
-    (model_run / "manifest.json").write_text(json.dumps(manifest))
+    with edited_manifest(model_run) as manifest:
+        manifest["contract"]["files"] = {}
     with pytest.raises(ContractError, match=r"safety\.workspace: shape of the robot not recorded"):
         replay_run(model_run)
 
 
 @pytest.mark.needs("audit", "replay")
 def test_malformed_files_of_a_run_give_one_error(urdf_run):
-    from embodied_env.extensions.replay.run_replay import replay_run
-
-    manifest = json.loads((urdf_run / "manifest.json").read_text())
     for files in (None, [], {"x": None}, {"x": {}}, {"x": {"base64": "!", "sha256": ""}}, 5):
-        manifest["contract"]["files"] = files
-        (urdf_run / "manifest.json").write_text(json.dumps(manifest))
+        with edited_manifest(urdf_run) as manifest:
+            manifest["contract"]["files"] = files
         with pytest.raises(ContractError, match="files"):
             replay_run(urdf_run)
         assert main(["audit", str(urdf_run)]) == 1
@@ -267,8 +262,6 @@ def test_malformed_files_of_a_run_give_one_error(urdf_run):
 
 @pytest.mark.needs("audit", "replay")
 def test_a_replay_can_be_recorded_and_replayed_again(urdf_run, tmp_path):
-    from embodied_env.extensions.audit import audit_run
-
     with make(backend="replay", run=urdf_run, record=tmp_path / "again", clock="virtual") as env:
         env.reset(seed=1)
         env.step(np.zeros(6))
@@ -288,9 +281,11 @@ def test_a_contract_is_saved_with_the_content_that_was_read(tmp_path):
 # ------------------------------------------------------------------------------------------------------- reading files
 
 
-def test_a_growing_file_is_read_to_the_limit_and_rejected(tmp_path, monkeypatch):
+def test_a_linked_file_is_read_and_a_growing_one_to_the_limit_and_rejected(tmp_path, monkeypatch):
     file = tmp_path / "growing"
     file.write_bytes(b"x" * 10)
+    (tmp_path / "link").symlink_to("growing")
+    assert read_file(tmp_path / "link") == b"x" * 10
     check = os.fstat
 
     def grow(descriptor):
@@ -304,27 +299,20 @@ def test_a_growing_file_is_read_to_the_limit_and_rejected(tmp_path, monkeypatch)
         read_file(file, most_bytes=50)
 
 
-def test_a_link_to_a_regular_file_is_read(tmp_path):
-    (tmp_path / "file").write_bytes(b"content")
-    (tmp_path / "link").symlink_to("file")
-    assert read_file(tmp_path / "link") == b"content"
-
-
 @pytest.mark.parametrize(
-    "use", ["contract", pytest.param("team", marks=pytest.mark.needs("teams")), "delays", "profile"]
+    "use",
+    [
+        "load_contract",
+        "timing.delay_model:load_delays",
+        "timing.latency_profile:read_profile",
+        pytest.param("extensions.teams.team_file:load_team", marks=pytest.mark.needs("teams")),
+    ],
 )
 def test_a_bad_file_named_by_the_user_gives_one_clear_error(use, folder):
-    from embodied_env.errors import EmbodiedEnvError
-    from embodied_env.timing.delay_model import load_delays
-    from embodied_env.timing.latency_profile import read_profile
-
-    def load_team(path):
-        return resolve_name("embodied_env.extensions.teams.team_file:load_team")(path)
-
-    uses = {"contract": load_contract, "team": load_team, "delays": load_delays, "profile": read_profile}
+    read = resolve_name(f"embodied_env.{use}")
     for kind in ("device", "link", "fifo", "directory", "nul", "missing"):
         with pytest.raises(EmbodiedEnvError):
-            uses[use](folder / HOSTILE[kind])
+            read(folder / HOSTILE[kind])
 
 
 # --------------------------------------------------------------------------------------------------------------- sizes
@@ -380,8 +368,3 @@ def test_urdf_with_too_many_links_is_rejected():
     links = "".join(f'<link name="l{i}"/>' for i in range(MOST_LINKS + 1))
     with pytest.raises(ContractError, match=r"urdf\.link"):
         parse_urdf(f'<robot name="r">{links}</robot>')
-
-
-def test_the_shipped_contracts_name_no_file_that_a_run_must_record():
-    for name in ("arm_reach", "cart_goal", "door_open"):
-        assert embodied_env.load_contract(name).files == {}

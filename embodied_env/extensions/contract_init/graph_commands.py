@@ -329,10 +329,7 @@ def _fingers_of(draft: Draft, joints: list[str]) -> Document | None:
 
 
 def _note_trajectory_actions(reading: GraphReading) -> None:
-    """Report actions that only take whole trajectories.
-
-    Raises ContractError if the robot has no other commands.
-    """
+    """Report actions that take whole trajectories, or raise ContractError without other commands."""
     for action in _actions(reading):
         is_alone = not any(command.name.startswith(namespace_of(action.name)) for command in reading.commands)
         if action.type != _TRAJECTORY or not is_alone:

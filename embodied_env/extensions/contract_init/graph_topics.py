@@ -236,22 +236,15 @@ def _rays(sample: Document, span: Document) -> Document:
 
 
 class GraphReading:
-    """One reading of a graph into a draft.
-
-    Attributes:
-        commands: the topics of commands.
-        claimed: joint -> the topic that commands it.
-        reporters: joint -> its joint state topic.
-        apart: joints that are not in the largest messages of their topic.
-    """
+    """One reading of a graph into a draft."""
 
     def __init__(self, draft: Draft, graph: Graph, topics: list[Topic], root: str) -> None:
         """Read `topics`, those of one robot below `root`."""
         self.draft, self.graph, self.topics, self.root = draft, graph, topics, root
         self.commands = [topic for topic in topics if topic.is_command]
-        self.claimed: dict[str, str] = {}
-        self.reporters: dict[str, Topic] = {}
-        self.apart = set[str]()
+        self.claimed: dict[str, str] = {}  # joint -> the topic that commands it
+        self.reporters: dict[str, Topic] = {}  # joint -> its joint state topic
+        self.apart = set[str]()  # joints that are not in the largest messages of their topic
         self._twins = self._find_twins()
         self._find_reporters()
 
@@ -310,17 +303,15 @@ class GraphReading:
 
     def unique(self, name: str, topic: Topic, taken: Mapping[str, Any]) -> str:
         """Return `name` as an identifier that is not taken, with side or namespace where needed."""
-        name, number, side = identifier(name), 2, self.side_of(topic)
+        name, side = identifier(name), self.side_of(topic)
         space = self.local(topic).split("/")[0]
         if side and side not in name.split("_"):
             name = f"{side}_{name}"
         elif not side and space in self._twins:
             name = identifier(f"{space}_{name}")
         if name in taken:
-            name = identifier(f"{space.removesuffix('_controller')}_{name}")
-        while name in taken:
-            name, number = f"{name.rstrip('0123456789').rstrip('_')}_{number}", number + 1
-        return name
+            name = f"{space.removesuffix('_controller')}_{name}"
+        return unique_name(name, taken)
 
 
 def namespace_of(topic: str) -> str:
@@ -332,3 +323,11 @@ def identifier(text: str) -> str:
     """Return a text as the name of a sensor or actuator."""
     text = re.sub(r"[^a-z0-9_]", "_", text.lower()).strip("_")
     return text if text[:1].isalpha() else f"s_{text}"
+
+
+def unique_name(name: str, taken: Mapping[str, Any]) -> str:
+    """Return the name of a sensor or actuator, with a number if it is taken."""
+    name, number = identifier(name), 2
+    while name in taken:
+        name, number = f"{name.rstrip('0123456789').rstrip('_')}_{number}", number + 1
+    return name

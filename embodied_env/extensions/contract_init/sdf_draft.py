@@ -1,7 +1,4 @@
-"""Draft a contract and the configuration of ros_gz_bridge from an SDF world.
-
-The draft marks which values were found, which are defaults and which are missing.
-"""
+"""Draft a contract and the configuration of ros_gz_bridge from an SDF world."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from embodied_env.extensions.contract_init.contract_draft import (
     control_period_s,
     joint_fields,
 )
-from embodied_env.extensions.contract_init.graph_topics import Topic, identifier, sensor_keys
+from embodied_env.extensions.contract_init.graph_topics import Topic, sensor_keys, unique_name
 from embodied_env.extensions.contract_init.sdf_interfaces import (
     BRIDGED,
     LEAST_HZ,
@@ -51,6 +48,8 @@ from embodied_env.extensions.contract_init.sdf_world import (
 from embodied_env.messages.message_types import JOINT_SENSOR, TRAJECTORY
 
 _SETTLE_S = 0.1
+_TOPIC_KEYS = ("ros_topic_name", "gz_topic_name", "ros_type_name", "gz_type_name", "direction")
+_SERVICE_KEYS = ("service_name", "ros_type_name", "gz_req_type_name", "gz_rep_type_name")
 _CONTROLLERS: Mapping[str, tuple[str, str, str]] = {
     "forward_command_controller/ForwardCommandController": ("commands", "std_msgs/msg/Float64MultiArray", ""),
     "position_controllers/JointGroupPositionController": ("commands", "std_msgs/msg/Float64MultiArray", "position"),
@@ -116,21 +115,14 @@ def _ros_name(topic: str) -> str:
 
 def _leave_out_repeated_names(interfaces: SdfInterfaces) -> None:
     """Leave out topics that have the name of another one in ROS 2, or of the clock."""
-    taken = {"clock": "/clock"}
+    taken = {"clock": "the clock"}
     for each in list(interfaces.found):
         name = _ros_name(each.topic)
         if name in taken:
             interfaces.found.remove(each)
             what = f"{each.topic} of {each.origin} would be {name} in ROS 2, as {taken[name]}: left out"
-            interfaces.gaps.append((what, "give it another <topic>"))
-        taken.setdefault(name, each.topic)
-
-
-def _unique(name: str, taken: Mapping[str, Any]) -> str:
-    name, number = identifier(name), 2
-    while name in taken:
-        name, number = f"{name.rstrip('0123456789').rstrip('_')}_{number}", number + 1
-    return name
+            interfaces.gaps.append((what, "give it a <topic> or <odom_topic> of its own"))
+        taken.setdefault(name, f"{each.topic} of {each.origin}")
 
 
 def _account(interface: SdfInterface) -> str:
@@ -154,7 +146,7 @@ def _add_command(draft: Draft, interface: SdfInterface) -> None:
         add_base(draft, topic, kind, interface.limits, moves_sideways=interface.moves_sideways)
         draft.comment("actuators.base", _account(interface))
         return
-    name = _unique(interface.name, draft.actuators)
+    name = unique_name(interface.name, draft.actuators)
     if _add_joints(draft, name, {"topic": topic, "type": kind, "command": "position_delta"}, interface.joints):
         draft.comment(f"actuators.{name}", _account(interface))
 
@@ -167,9 +159,8 @@ def _add_joints(draft: Draft, name: str, spec: Document, joints: tuple[str, ...]
         draft.gap(what, "one actuator per joint; choose one plug-in or controller")
         return False
     if unknown := [joint for joint in joints if joint not in draft.joints]:
-        draft.gap(
-            f"joints of {spec['topic']} that the model does not have: {', '.join(unknown)}", "correct their names"
-        )
+        what = f"joints of {spec['topic']} that the model does not have: {', '.join(unknown)}"
+        draft.gap(what, "correct their names")
         return False
     add_joint_actuator(draft, name, spec, joints)
     return True
@@ -225,7 +216,7 @@ def _add_controller(
         interface.rate_hz = float(rate_hz) if is_rate else None
         yield interface
         return
-    topic, path = f"{space}{name}/{end}", f"actuators.{_unique(name.removesuffix('_controller'), draft.actuators)}"
+    topic, path = f"{space}{name}/{end}", f"actuators.{unique_name(name.removesuffix('_controller'), draft.actuators)}"
     if commands == "base" and "base" not in draft.actuators:
         add_base(draft, topic, message, {})
         draft.comment("actuators.base", f"Found: {name} ({kind}) of gz_ros2_control.")
@@ -287,7 +278,7 @@ def _add_sensor(draft: Draft, interface: SdfInterface) -> None:
 
 def _write_sensor(draft: Draft, interface: SdfInterface, keys: Document) -> str:
     """Add a sensor, with its rate if it is not due at every step, and return its name."""
-    name, period_s = _unique(interface.name, draft.sensors), control_period_s(draft)
+    name, period_s = unique_name(interface.name, draft.sensors), control_period_s(draft)
     spec: Document = {"topic": _ros_name(interface.topic), "type": keys["type"]}
     age_s = 1.5 * period_s
     if interface.rate_hz is None:
@@ -376,32 +367,14 @@ def _is_used(draft: Draft, interface: SdfInterface) -> bool:
 
 def _bridge_text(world: SdfWorld, source: str, used: list[SdfInterface]) -> str:
     """Return the checked YAML of ros_gz_bridge with the clock, the topics, and the services that lockstep needs."""
-    clock = "rosgraph_msgs/msg/Clock"
-    entries = [_entry("/clock", f"/world/{world.name}/clock", clock, "gz.msgs.Clock", "GZ_TO_ROS")]
+    root = f"/world/{world.name}"
+    topics = [("/clock", f"{root}/clock", "rosgraph_msgs/msg/Clock", "gz.msgs.Clock", "GZ_TO_ROS")]
     for each in used:
         direction = "ROS_TO_GZ" if each.is_command else "GZ_TO_ROS"
-        entries.append(_entry(_ros_name(each.topic), each.topic, BRIDGED[each.gz_type], each.gz_type, direction))
-    for name, service, request in (
-        ("control", "ControlWorld", "gz.msgs.WorldControl"),
-        ("set_pose", "SetEntityPose", "gz.msgs.Pose"),
-    ):
-        entries.append(
-            {
-                "service_name": f"/world/{world.name}/{name}",
-                "ros_type_name": f"ros_gz_interfaces/srv/{service}",
-                "gz_req_type_name": request,
-                "gz_rep_type_name": "gz.msgs.Boolean",
-            }
-        )
+        topics.append((_ros_name(each.topic), each.topic, BRIDGED[each.gz_type], each.gz_type, direction))
+    entries = [dict(zip(_TOPIC_KEYS, each, strict=True)) for each in topics]
+    for name, kind, request in (("control", "ControlWorld", "WorldControl"), ("set_pose", "SetEntityPose", "Pose")):
+        service = f"{root}/{name}", f"ros_gz_interfaces/srv/{kind}", f"gz.msgs.{request}", "gz.msgs.Boolean"
+        entries.append(dict(zip(_SERVICE_KEYS, service, strict=True)))
     heading = comment(f"ros_gz_bridge for {source}, drafted by `embodied-env contract init --from-sdf`")
     return checked_text(f"{heading}\n{dump_yaml(entries, flow=False)}", entries)
-
-
-def _entry(ros_topic: str, gz_topic: str, ros_type: str, gz_type: str, direction: str) -> Document:
-    return {
-        "ros_topic_name": ros_topic,
-        "gz_topic_name": gz_topic,
-        "ros_type_name": ros_type,
-        "gz_type_name": gz_type,
-        "direction": direction,
-    }

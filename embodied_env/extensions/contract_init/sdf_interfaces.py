@@ -1,7 +1,4 @@
-"""Find the topics of an SDF model, as declared or the defaults of gz-sim and sdformat.
-
-The tables hold facts of gz-sim 8 to 10 and of ros_gz_bridge. Nothing that they do not have is guessed.
-"""
+"""Find the topics of an SDF model, as declared or the defaults of gz-sim 8 to 10 and ros_gz_bridge."""
 
 from __future__ import annotations
 
@@ -123,24 +120,13 @@ def find_interfaces(model: SdfModel) -> SdfInterfaces:
     """Return the topics of a model and of those nested in it."""
     interfaces = SdfInterfaces()
     parts = sum(len(each.plugins) + len(each.sensors) + len(each.joints) for each in model.tree())
-    allow(
-        parts <= _MOST_PARTS,
-        f"sdf.model[{model.name}]",
-        f"{parts} joints, sensors and plug-ins",
-        f"at most {_MOST_PARTS}",
-    )
+    path, found = f"sdf.model[{model.name}]", f"{parts} joints, sensors and plug-ins"
+    allow(parts <= _MOST_PARTS, path, found, f"at most {_MOST_PARTS}")
     for each in model.tree():
         for plugin in each.plugins:
             _add_plugin(interfaces, each, plugin)
         for sensor in each.sensors:
             _add_sensor(interfaces, sensor)
-    topics = [interface.topic for interface in interfaces.found]
-    for topic in {topic: None for topic in topics if topics.count(topic) > 1}:
-        origins = [each.origin for each in interfaces.found if each.topic == topic]
-        what = f"{topic} belongs to {' and '.join(origins)}; the last ones are left out"
-        interfaces.gaps.append((what, "give each a <topic> or <odom_topic> of its own"))
-        first = next(each for each in interfaces.found if each.topic == topic)
-        interfaces.found = [each for each in interfaces.found if each.topic != topic or each is first]
     return interfaces
 
 
@@ -209,15 +195,12 @@ def _add_drive(interfaces: SdfInterfaces, model: SdfModel, plugin: ET.Element, s
         interfaces.gaps.append((what, "remove <steering_only> and <use_actuator_msg>: then it takes a Twist"))
         return
     base = f"/model/{model.name}"
-    default = (
-        f"{base}/{text_of(plugin, 'sub_topic') or 'cmd_vel'}" if system == "ackermannsteering" else f"{base}/cmd_vel"
-    )
-    command = _make("base", origin, "gz.msgs.Twist", plugin, "topic", default)
+    end = text_of(plugin, "sub_topic") if system == "ackermannsteering" else None
+    command = _make("base", origin, "gz.msgs.Twist", plugin, "topic", f"{base}/{end or 'cmd_vel'}")
     command.is_command, command.moves_sideways = True, system == "mecanumdrive"
     axes = {"linear.x": "linear", "linear.y": "linear", "angular.z": "angular"}
     command.limits = {axis: _axis_limits(plugin, kind) for axis, kind in axes.items()}
-    default = f"{base}/odometry"
-    odometry = _make("odom", f"odometry of {origin}", "gz.msgs.Odometry", plugin, "odom_topic", default)
+    odometry = _make("odom", f"odometry of {origin}", "gz.msgs.Odometry", plugin, "odom_topic", f"{base}/odometry")
     _set_rate(odometry, plugin, "odom_publish_frequency", _ODOMETRY_HZ)
     interfaces.found += [command, odometry]
 

@@ -1,7 +1,4 @@
-"""Read an SDF world as data, with joints, sensors, plug-ins and includes by path.
-
-Nothing is downloaded, and no plug-in is loaded. The size, number and nesting of files and the time are limited.
-"""
+"""Read an SDF world and its includes by path as data, without downloads, within limits of size and time."""
 
 from __future__ import annotations
 

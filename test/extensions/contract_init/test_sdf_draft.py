@@ -151,8 +151,8 @@ def test_topics_of_one_name_in_ros_are_not_bridged_to_one(tmp_path, capsys):
     (tmp_path / "w.sdf").write_text(text)
     assert main(["contract", "init", "--from-sdf", str(tmp_path / "w.sdf"), "-o", str(tmp_path / "own.yaml")]) == 0
     printed = capsys.readouterr().out
-    assert "/c_1 of camera c_1 would be c_1 in ROS 2, as /c-1: left out" in printed
-    assert "/clock of camera late would be clock in ROS 2, as /clock: left out" in printed
+    assert "/c_1 of camera c_1 would be c_1 in ROS 2, as /c-1 of camera c-1: left out" in printed
+    assert "/clock of camera late would be clock in ROS 2, as the clock: left out" in printed
     bridge = yaml.safe_load((tmp_path / "own.bridge.yaml").read_text())
     names = [entry["ros_topic_name"] for entry in bridge if "ros_topic_name" in entry]
     assert len(names) == len(set(names))
@@ -196,4 +196,7 @@ def test_a_slow_sensor_is_due_at_its_own_rate_and_a_second_one_of_a_topic_is_lef
     assert main(["contract", "init", "--from-sdf", str(tmp_path / "slow.sdf"), "-o", str(file)]) == 0
     contract = embodied_env.load_contract(file)
     assert {name: (each.rate_hz, each.max_age_s) for name, each in contract.sensors.items()} == {"odom": (3.0, 1.0)}
-    assert "belongs to odometry of DiffDrive of rover and OdometryPublisher of rover" in capsys.readouterr().out
+    assert (
+        "of OdometryPublisher of rover would be model/rover/odometry in ROS 2, as /model/rover/odometry of odometry of DiffDrive"
+        in capsys.readouterr().out
+    )
