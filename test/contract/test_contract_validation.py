@@ -59,26 +59,6 @@ def test_safety_defaults_are_valid_and_parameters_of_plug_ins_are_kept():
     assert parse(changed("safety.gates", gates)).safety.gates["slow"] == {"share": 0.5, "joints": ("a",)}
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "message"),
-    [
-        ("sensors.tcp.topic", "target_pose", "sensors.target.topic: 'target_pose' is already used by sensors.tcp (expected"),
-        ("sensors.tcp.fields.positon", {"unit": "m", "low": 0, "high": 1}, "sensors.tcp.fields.positon: unknown field 'positon' (expected"),
-        ("sensors.tcp.fields.position.joints", ["a"], "sensors.tcp.fields.position.joints: ['a'] (expected"),
-        (f"{FIELD}.shape", [2], f"{FIELD}.shape: [2] (expected"),
-        (f"{FIELD}.unit", "deg", f"{FIELD}.unit: 'deg' (expected"),
-        (f"{FIELD}.joints", ABSENT, f"{FIELD}.joints: missing (expected"),
-        (f"{FIELD}.joints", ["a", "b", "a"], f"{FIELD}.joints: duplicate joint 'a' (expected"),
-        (f"{FIELD}.low", 4, f"{FIELD}: empty or inverted interval from low 4.0 to high 4.0 (expected"),
-        (f"{FIELD}.low", [0, 5], f"{FIELD}: empty or inverted interval from low (0.0, 5.0) to high 4.0 (expected"),
-        (f"{FIELD}.low", [0, 0, 0], f"{FIELD}.low: 3 values [0.0, 0.0, 0.0] (expected"),
-        (f"{FIELD}.high", [], f"{FIELD}.high: 0 values [] (expected"),
-    ],
-)  # fmt: skip
-def test_sensors_are_checked(path, value, message):
-    assert refusal(changed(path, value)).startswith(message)
-
-
 SENSOR = "sensors.extra"
 
 
@@ -132,55 +112,6 @@ def test_any_message_type_is_readable_by_paths(path):
     assert parse(with_sensor("my_msgs/msg/Thing", {"x": field(path=path)})).observation_space["extra_x"].shape == (1,)
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        (changed("sensors.tcp.fields.position.dtype", "float32"), "sensors.tcp.fields.position.dtype: 'float32' (expected"),
-        (with_sensor(POSE, {"x": field(path="x", dtype="float16")}), f"{PATH_FIELD}.dtype: unknown dtype 'float16' (expected"),
-        (with_sensor(POSE, {"x": field(path="x", joints=["a"])}), f"{PATH_FIELD}.joints: ['a'] (expected"),
-        (with_sensor(POSE, {"x": field(path="x", shape=[])}), f"{PATH_FIELD}.shape: [] (expected"),
-        (with_sensor(POSE, {"x": field(path="x", no_return=1)}), f"{PATH_FIELD}.no_return: 1.0 (expected"),
-    ],
-)  # fmt: skip
-def test_fields_with_a_path_are_checked(source, message):
-    assert refusal(source).startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        (with_sensor(BOOL, {"data": field()}), f"{SENSOR}.timeline: 'header' (expected"),
-        (with_sensor(BOOL, {"data": field()}, timeline="receive", frame="base"), f"{SENSOR}.frame: 'base' (expected"),
-        (changed("sensors.tcp.child_frame", "base"), "sensors.tcp.child_frame: 'base' (expected"),
-        (changed("sensors.tcp.encoding", "rgb8"), "sensors.tcp.encoding: 'rgb8' (expected"),
-        (with_sensor(POSE, {"position": field(unit="m")}, mask=True, visibility="evaluator"), f"{SENSOR}.mask: true (expected false"),
-        (image(None), f"{SENSOR}.encoding: missing (expected"),
-        (image("rgb"), f"{SENSOR}.encoding: unknown encoding 'rgb' (expected"),
-        (with_sensor("sensor_msgs/msg/CompressedImage", {"image": field(shape=[4, 6, 1])}, encoding="32FC1"), f"{SENSOR}.encoding: unknown encoding '32FC1' (expected"),
-    ],
-)  # fmt: skip
-def test_keys_that_only_some_messages_have_are_checked(source, message):
-    assert refusal(source).startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        (scan(shape=None), f"{LASER_FIELD}.shape: missing (expected [n >= 1])"),
-        (scan(shape=[3, 1]), f"{LASER_FIELD}.shape: [3, 1] (expected [n >= 1])"),
-        (scan(shape=[100_000_001]), f"{LASER_FIELD}.shape: 100000001 values (expected at most 100000000)"),
-        (scan(low=[0, 0]), f"{LASER_FIELD}.low: 2 values [0.0, 0.0] (expected one number, or 3 of them)"),
-        (image("16UC1", (4, 6, 1)), f"{IMAGE_FIELD}.unit: '1' (expected m for sensor_msgs/msg/Image image)"),
-        (image(shape=(4, 6, 4)), f"{IMAGE_FIELD}.shape: [4, 6, 4] (expected [n >= 1, n >= 1, 3] with encoding rgb8)"),
-        (image("mono8", shape=(4, 6)), f"{IMAGE_FIELD}.shape: [4, 6] (expected [n >= 1, n >= 1, 1] with encoding mono8)"),
-        (with_sensor("sensor_msgs/msg/PointCloud2", {"points": field(unit="m", shape=[8, 4])}), f"{SENSOR}.fields.points.shape: [8, 4] (expected [n >= 1, 3])"),
-        (changed("sensors.tcp.fields.position.shape", [4]), "sensors.tcp.fields.position.shape: [4] (expected [3])"),
-    ],
-)  # fmt: skip
-def test_shapes_and_units_are_checked(source, message):
-    assert refusal(source).startswith(message)
-
-
 def of_points(points, *, type_="sensor_msgs/msg/PointCloud2", name="points", **extra):
     return with_sensor(type_, {name: {**field(unit="m", low=-5, high=5, points=points), **extra}})
 
@@ -192,6 +123,32 @@ FIRST = {"count": 8, "pad": 5.0}
 @pytest.mark.parametrize(
     ("source", "message"),
     [
+        # of fields with a path
+        (changed("sensors.tcp.fields.position.dtype", "float32"), "sensors.tcp.fields.position.dtype: 'float32' (expected"),
+        (with_sensor(POSE, {"x": field(path="x", dtype="float16")}), f"{PATH_FIELD}.dtype: unknown dtype 'float16' (expected"),
+        (with_sensor(POSE, {"x": field(path="x", joints=["a"])}), f"{PATH_FIELD}.joints: ['a'] (expected"),
+        (with_sensor(POSE, {"x": field(path="x", shape=[])}), f"{PATH_FIELD}.shape: [] (expected"),
+        (with_sensor(POSE, {"x": field(path="x", no_return=1)}), f"{PATH_FIELD}.no_return: 1.0 (expected"),
+        # that only some messages have
+        (with_sensor(BOOL, {"data": field()}), f"{SENSOR}.timeline: 'header' (expected"),
+        (with_sensor(BOOL, {"data": field()}, timeline="receive", frame="base"), f"{SENSOR}.frame: 'base' (expected"),
+        (changed("sensors.tcp.child_frame", "base"), "sensors.tcp.child_frame: 'base' (expected"),
+        (changed("sensors.tcp.encoding", "rgb8"), "sensors.tcp.encoding: 'rgb8' (expected"),
+        (with_sensor(POSE, {"position": field(unit="m")}, mask=True, visibility="evaluator"), f"{SENSOR}.mask: true (expected false"),
+        (image(None), f"{SENSOR}.encoding: missing (expected"),
+        (image("rgb"), f"{SENSOR}.encoding: unknown encoding 'rgb' (expected"),
+        (with_sensor("sensor_msgs/msg/CompressedImage", {"image": field(shape=[4, 6, 1])}, encoding="32FC1"), f"{SENSOR}.encoding: unknown encoding '32FC1' (expected"),
+        # shapes and units
+        (scan(shape=None), f"{LASER_FIELD}.shape: missing (expected [n >= 1])"),
+        (scan(shape=[3, 1]), f"{LASER_FIELD}.shape: [3, 1] (expected [n >= 1])"),
+        (scan(shape=[100_000_001]), f"{LASER_FIELD}.shape: 100000001 values (expected at most 100000000)"),
+        (scan(low=[0, 0]), f"{LASER_FIELD}.low: 2 values [0.0, 0.0] (expected one number, or 3 of them)"),
+        (image("16UC1", (4, 6, 1)), f"{IMAGE_FIELD}.unit: '1' (expected m for sensor_msgs/msg/Image image)"),
+        (image(shape=(4, 6, 4)), f"{IMAGE_FIELD}.shape: [4, 6, 4] (expected [n >= 1, n >= 1, 3] with encoding rgb8)"),
+        (image("mono8", shape=(4, 6)), f"{IMAGE_FIELD}.shape: [4, 6] (expected [n >= 1, n >= 1, 1] with encoding mono8)"),
+        (with_sensor("sensor_msgs/msg/PointCloud2", {"points": field(unit="m", shape=[8, 4])}), f"{SENSOR}.fields.points.shape: [8, 4] (expected [n >= 1, 3])"),
+        (changed("sensors.tcp.fields.position.shape", [4]), "sensors.tcp.fields.position.shape: [4] (expected [3])"),
+        # points and converted images
         (of_points(FIRST, shape=[8, 3]), f"{POINTS_FIELD}.shape: [8, 3] (expected none"),
         (of_points({**FIRST, "pad": 4.0}), f"{POINTS_FIELD}.points.pad: 4.0 (expected low -5.0 or high 5.0)"),
         (of_points({**FIRST, "method": "voxel"}), f"{POINTS_FIELD}.points.voxel_m: None (expected a length"),
@@ -200,27 +157,7 @@ FIRST = {"count": 8, "pad": 5.0}
         (of_points(FIRST, type_="sensor_msgs/msg/Range", name="range"), f"{SENSOR}.fields.range"),
         (image("nv12", shape=(5, 6, 3)), f"{IMAGE_FIELD}.shape: [5, 6, 3] (expected height and width that are multiples of 2"),
         (image("yuv422", shape=(5, 7, 3)), f"{IMAGE_FIELD}.shape: [5, 7, 3] (expected"),
-    ],
-)  # fmt: skip
-def test_points_and_sizes_of_converted_images_are_checked(source, message):
-    assert refusal(source).startswith(message)
-
-
-def test_points_declare_the_shape_of_the_observation():
-    space = parse(of_points({**FIRST, "method": "voxel", "voxel_m": 0.5})).observation_space["extra_points"]
-    assert space == Box(-5.0, 5.0, (8, 3), np.float32)
-
-
-def test_a_path_into_a_depth_image_is_an_ordinary_number():
-    source = with_sensor(
-        "sensor_msgs/msg/Image", {"x": field(path="height", dtype="int32", unit="pixel")}, encoding="32FC1"
-    )
-    assert parse(source).observation_space["extra_x"].dtype == np.int32
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
+        # bounds
         (image(low=-1), f"{IMAGE_FIELD}.low: -1.0 (expected whole numbers from 0 to 255, the range of uint8)"),
         (image(high=256), f"{IMAGE_FIELD}.high: 256.0 (expected whole numbers from 0 to 255, the range of uint8)"),
         (image(high=0.5), f"{IMAGE_FIELD}.high: 0.5 (expected whole numbers from 0 to 255, the range of uint8)"),
@@ -235,8 +172,20 @@ def test_a_path_into_a_depth_image_is_an_ordinary_number():
         (scan(high=1e39), f"{LASER_FIELD}.high: 1e+39 (expected numbers from -3.4028234663852886e+38 to 3.4028234663852886e+38, the range of float32)"),
     ],
 )  # fmt: skip
-def test_bounds_beyond_the_dtype_or_the_sensor_are_rejected(source, message):
+def test_fields_of_sensors_are_checked(source, message):
     assert refusal(source).startswith(message)
+
+
+def test_points_declare_the_shape_of_the_observation():
+    space = parse(of_points({**FIRST, "method": "voxel", "voxel_m": 0.5})).observation_space["extra_points"]
+    assert space == Box(-5.0, 5.0, (8, 3), np.float32)
+
+
+def test_a_path_into_a_depth_image_is_an_ordinary_number():
+    source = with_sensor(
+        "sensor_msgs/msg/Image", {"x": field(path="height", dtype="int32", unit="pixel")}, encoding="32FC1"
+    )
+    assert parse(source).observation_space["extra_x"].dtype == np.int32
 
 
 @pytest.mark.parametrize("key", ["no_return", "nan"])
@@ -269,22 +218,6 @@ def test_evaluator_sensors_have_no_observation_keys():
     sensor = {"topic": "t", "type": POSE, "fields": {"remaining": field(path="c")}, "max_age_s": 0.1}
     source = changed("sensors.time", {**sensor, "visibility": "evaluator"}, changed("episode.kind", "finite_horizon"))
     assert parse(source).observation_space["time_remaining"].dtype == np.float64
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "message"),
-    [
-        ("actuators.arm.type", "std_msgs/msg/Float46", "actuators.arm.type: unknown message type 'std_msgs/msg/Float46' (expected"),
-        ("actuators.arm.type", "std_msgs/msg/Float64", "actuators.arm.joints: 2 joints (expected"),
-        ("actuators.arm.frame", "base", "actuators.arm.frame: 'base' (expected"),
-        ("actuators.leg", document()["actuators"]["arm"], "actuators.leg.joints.a: 'a' is also driven by actuators.arm (expected"),
-        (f"{JOINT}.unit", "m", f"{JOINT}.unit: 'm' (expected"),
-        (f"{JOINT}.position", None, f"{JOINT}.position: null (expected"),
-        (f"{JOINT}.position", [0, 0.04], f"{JOINT}.position: [0.0, 0.04] (expected"),
-    ],
-)  # fmt: skip
-def test_actuators_are_checked(path, value, message):
-    assert refusal(changed(path, value)).startswith(message)
 
 
 @pytest.mark.parametrize("velocity", [[], [1.0], (-1.0, 0.0, 1.0), ["-1", "1"], (None, None)])
@@ -372,6 +305,24 @@ def test_joint_without_a_sensor_of_its_position_is_rejected():
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
+        ("sensors.tcp.topic", "target_pose", "sensors.target.topic: 'target_pose' is already used by sensors.tcp (expected"),
+        ("sensors.tcp.fields.positon", {"unit": "m", "low": 0, "high": 1}, "sensors.tcp.fields.positon: unknown field 'positon' (expected"),
+        ("sensors.tcp.fields.position.joints", ["a"], "sensors.tcp.fields.position.joints: ['a'] (expected"),
+        (f"{FIELD}.shape", [2], f"{FIELD}.shape: [2] (expected"),
+        (f"{FIELD}.unit", "deg", f"{FIELD}.unit: 'deg' (expected"),
+        (f"{FIELD}.joints", ABSENT, f"{FIELD}.joints: missing (expected"),
+        (f"{FIELD}.joints", ["a", "b", "a"], f"{FIELD}.joints: duplicate joint 'a' (expected"),
+        (f"{FIELD}.low", 4, f"{FIELD}: empty or inverted interval from low 4.0 to high 4.0 (expected"),
+        (f"{FIELD}.low", [0, 5], f"{FIELD}: empty or inverted interval from low (0.0, 5.0) to high 4.0 (expected"),
+        (f"{FIELD}.low", [0, 0, 0], f"{FIELD}.low: 3 values [0.0, 0.0, 0.0] (expected"),
+        (f"{FIELD}.high", [], f"{FIELD}.high: 0 values [] (expected"),
+        ("actuators.arm.type", "std_msgs/msg/Float46", "actuators.arm.type: unknown message type 'std_msgs/msg/Float46' (expected"),
+        ("actuators.arm.type", "std_msgs/msg/Float64", "actuators.arm.joints: 2 joints (expected"),
+        ("actuators.arm.frame", "base", "actuators.arm.frame: 'base' (expected"),
+        ("actuators.leg", document()["actuators"]["arm"], "actuators.leg.joints.a: 'a' is also driven by actuators.arm (expected"),
+        (f"{JOINT}.unit", "m", f"{JOINT}.unit: 'm' (expected"),
+        (f"{JOINT}.position", None, f"{JOINT}.position: null (expected"),
+        (f"{JOINT}.position", [0, 0.04], f"{JOINT}.position: [0.0, 0.04] (expected"),
         (f"{TARGET}.low", [0.5, 0.1, 0.1], f"{TARGET}: empty or inverted interval from low (0.5, 0.1, 0.1) to high (0.5, 0.5, 0.5) (expected"),
         (f"{TARGET}.low", [0.1, 0.1], f"{TARGET}: 2 values of low and 3 of high (expected"),
         (f"{TARGET}.low", 0.1, f"{TARGET}: type 'vector' with low 0.1 and high (0.5, 0.5, 0.5) (expected"),
@@ -393,7 +344,7 @@ def test_joint_without_a_sensor_of_its_position_is_rejected():
         ("task.instruction", "wave\0", "task.instruction: 'wave\\x00' (expected text without NUL"),
     ],
 )  # fmt: skip
-def test_reset_options_and_the_task_are_checked(path, value, message):
+def test_sensors_actuators_reset_options_and_the_task_are_checked(path, value, message):
     assert refusal(changed(path, value)).startswith(message)
 
 

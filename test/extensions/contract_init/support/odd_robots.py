@@ -86,34 +86,40 @@ class OddRobot:
         rclpy.shutdown(context=self._context)
 
 
-class NamespacedArm(OddRobot):
-    """An arm that takes trajectories.
+class JointRobot(OddRobot):
+    """A robot that reports joint positions, and moves to those of trajectories."""
 
-    Its joint states also include a gripper, its mimic joint and a wheel, in another order.
-    """
+    positions: dict
+
+    def publish_states(self, qos=10, *, description=ARM_URDF):
+        self._states = self.node.create_publisher(JointState, "joint_states", qos)
+        if description:
+            self._description = self.node.create_publisher(String, "robot_description", LATCHED)
+            self._description.publish(String(data=description))
+
+    def move(self, message):
+        self.positions |= dict(zip(message.joint_names, message.points[-1].positions, strict=True))
+
+    def publish(self):
+        self._states.publish(self.states(self.positions))
+
+
+class NamespacedArm(JointRobot):
+    """An arm whose joint states also have a gripper, its mimic joint and a wheel, in another order."""
 
     namespace = "/left"
 
     def build(self):
         names = ("wheel", "right_finger", "slide", "waist", "left_finger", "elbow", "shoulder")
         self.positions = dict.fromkeys(names, 0.0) | {"slide": 0.1, "shoulder": 0.4}
-        self._states = self.node.create_publisher(JointState, "joint_states", BEST_EFFORT)
+        self.publish_states(BEST_EFFORT)
         self._stop = self.node.create_publisher(Bool, "emergency_stop", LATCHED)
         self._stop.publish(Bool(data=False))
-        self._description = self.node.create_publisher(String, "robot_description", LATCHED)
-        self._description.publish(String(data=ARM_URDF))
         self.node.declare_parameter("joints", ["waist", "shoulder", "elbow", "slide"])
-        self.node.create_subscription(JointTrajectory, "arm_controller/joint_trajectory", self._move, 10)
-
-    def _move(self, message):
-        if set(message.joint_names) <= set(self.positions) and len(message.joint_names) == 4:
-            self.positions |= dict(zip(message.joint_names, message.points[-1].positions, strict=True))
-
-    def publish(self):
-        self._states.publish(self.states(self.positions))
+        self.node.create_subscription(JointTrajectory, "arm_controller/joint_trajectory", self.move, 10)
 
 
-class ControlledArm(OddRobot):
+class ControlledArm(JointRobot):
     """Has a controller manager with an inactive forward controller and an active trajectory controller."""
 
     def build(self):
@@ -121,7 +127,7 @@ class ControlledArm(OddRobot):
         from controller_manager_msgs.srv import ListControllers
 
         self.positions = {"waist": 0.0, "elbow": 0.0}
-        self._states = self.node.create_publisher(JointState, "joint_states", 10)
+        self.publish_states(description="")
         interfaces = ["elbow/position", "waist/position"]
         reply = ListControllers.Response(
             controller=[
@@ -131,13 +137,7 @@ class ControlledArm(OddRobot):
         )
         self.node.create_service(ListControllers, "controller_manager/list_controllers", lambda _, __: reply)
         self.node.create_subscription(Float64MultiArray, "forward_controller/commands", lambda _: None, 10)
-        self.node.create_subscription(JointTrajectory, "scaled_controller/joint_trajectory", self._move, 10)
-
-    def _move(self, message):
-        self.positions |= dict(zip(message.joint_names, message.points[-1].positions, strict=True))
-
-    def publish(self):
-        self._states.publish(self.states(self.positions))
+        self.node.create_subscription(JointTrajectory, "scaled_controller/joint_trajectory", self.move, 10)
 
 
 class Base(OddRobot):
@@ -166,7 +166,7 @@ class Base(OddRobot):
         self._scan.publish(scan)
 
 
-class ArmWithActionServer(OddRobot):
+class ArmWithActionServer(JointRobot):
     """Takes positions of two joints on a topic, and those of a finger by goals of an action server."""
 
     def build(self):
@@ -176,22 +176,17 @@ class ArmWithActionServer(OddRobot):
         self.positions = {"waist": 0.0, "elbow": 0.0, "left_finger": 0.01}
         self.node.declare_parameter("joints", ["waist", "elbow"])
         self.node.declare_parameter("joint", "left_finger")
-        self._states = self.node.create_publisher(JointState, "joint_states", 10)
-        self._description = self.node.create_publisher(String, "robot_description", LATCHED)
-        self._description.publish(String(data=ARM_URDF))
-        self.node.create_subscription(Float64MultiArray, "arm_controller/commands", self._move, 10)
+        self.publish_states()
+        self.node.create_subscription(Float64MultiArray, "arm_controller/commands", self.move, 10)
         self._server = ActionServer(self.node, self._type, "gripper_controller/gripper_cmd", self._grip)
 
-    def _move(self, message):
+    def move(self, message):
         self.positions |= dict(zip(("waist", "elbow"), message.data, strict=True))
 
     def _grip(self, handle):
         self.positions["left_finger"] = handle.request.command.position
         handle.succeed()
         return self._type.Result(reached_goal=True)
-
-    def publish(self):
-        self._states.publish(self.states(self.positions))
 
     def close(self):
         self._ended.set()
@@ -201,10 +196,7 @@ class ArmWithActionServer(OddRobot):
 
 
 class Quadruped(OddRobot):
-    """A robot that walks at a fifth of the commanded twist.
-
-    Its odometry has no twist, and its joint states no velocities.
-    """
+    """A robot that walks at a fifth of the commanded twist, and reports poses and positions only."""
 
     share = 0.2
 
@@ -234,20 +226,15 @@ class Quadruped(OddRobot):
         self._states.publish(self.states(dict.fromkeys(legs, 0.1)))
 
 
-class SharedNode(OddRobot):
-    """Serves an arm of three joints, a lift and two fingers on one node, in simulated time.
-
-    Each controller is a node of its own for parameters only.
-    """
+class SharedNode(JointRobot):
+    """An arm, a lift and two fingers on one node in simulated time, with controllers as nodes for parameters."""
 
     def build(self):
         self.positions = dict.fromkeys(("lift", "a1", "a2", "a3", "left_finger", "right_finger"), 0.1)
-        self._states = self.node.create_publisher(JointState, "joint_states", 10)
-        self._description = self.node.create_publisher(String, "robot_description", LATCHED)
         limit = '<limit lower="-1" upper="1" velocity="1" effort="1"/>'
         body = "".join(joint(name, "revolute", "b", f"{name}_link", limit) for name in self.positions)
         links = "".join(f'<link name="{name}"/>' for name in ("b", *(f"{each}_link" for each in self.positions)))
-        self._description.publish(String(data=f'<robot name="r">{links}{body}</robot>'))
+        self.publish_states(description=f'<robot name="r">{links}{body}</robot>')
         self.received, self.controllers = [], []
         self._clock = self.node.create_publisher(Clock, "/clock", 10)
         self._start_s = time.monotonic()
@@ -259,18 +246,18 @@ class SharedNode(OddRobot):
             controller = rclpy.create_node(name, context=self._context)
             controller.declare_parameter("joints", joints)
             self.controllers.append(controller)
-            self.node.create_subscription(JointTrajectory, f"{name}/joint_trajectory", self._move, 10)
+            self.node.create_subscription(JointTrajectory, f"{name}/joint_trajectory", self.move, 10)
 
     def start(self):
         for controller in self.controllers:
             self._executor.add_node(controller)
 
-    def _move(self, message):
+    def move(self, message):
         self.received.append(sorted(message.joint_names))
-        self.positions |= dict(zip(message.joint_names, message.points[-1].positions, strict=True))
+        super().move(message)
 
     def publish(self):
-        message = JointState(name=list(self.positions), position=list(self.positions.values()))
+        message = self.states(self.positions)
         message.header.stamp.sec, message.header.stamp.nanosec = divmod(
             int((time.monotonic() - self._start_s + 100.0) * 1e9), 10**9
         )
