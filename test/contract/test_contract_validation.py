@@ -274,19 +274,12 @@ def test_no_sensor_has_a_topic_of_the_embedded_simulator_or_an_actuator(topic, o
     assert f"is already used by {owner}" in refusal(changed("sensors.tcp.topic", topic))
 
 
-def test_twist_needs_neither_joint_sensor_nor_position_margin():
-    source = twist({"linear.x": AXIS}, type="geometry_msgs/msg/TwistStamped", frame="base")
-    contract = parse(changed("safety.margins.position", 0.1, source))
+def test_twist_has_no_position_margin_and_velocities_that_may_differ_by_direction():
+    axes = {"linear.x": {**AXIS, "velocity": [-0.2, 1.0]}, "linear.y": {**AXIS, "velocity": [0, 1]}}
+    contract = parse(twist(axes, type="geometry_msgs/msg/TwistStamped", frame="base"))
     limits = contract.actuators["base"].limits(contract.safety.margins)
-    assert (limits.position_low.tolist(), limits.position_high.tolist()) == ([-float("inf")], [float("inf")])
-    assert limits.fastest.tolist() == [0.95]
-
-
-def test_velocity_limits_may_differ_by_direction_and_have_the_margin_in_both():
-    contract = parse(twist({"linear.x": {**AXIS, "velocity": [-0.2, 1.0]}, "linear.y": {**AXIS, "velocity": [0, 1]}}))
-    limits = contract.actuators["base"].limits(contract.safety.margins)
-    assert limits.velocity_low.tolist() == [-0.2 * 0.95, 0.0]
-    assert limits.velocity_high.tolist() == [0.95, 0.95]
+    assert (limits.position_low.tolist(), limits.position_high.tolist()) == ([-np.inf] * 2, [np.inf] * 2)
+    assert (limits.velocity_low.tolist(), limits.velocity_high.tolist()) == ([-0.2 * 0.95, 0.0], [0.95, 0.95])
 
 
 def test_velocity_joint_needs_a_sensor_only_with_position_limits():
@@ -363,17 +356,12 @@ def test_a_joint_may_have_its_own_margins():
     assert limits.fastest.tolist() == [0.95 * joints["a"].velocity, 0.5 * joints["b"].velocity]
 
 
-def test_margins_shrink_every_limit():
-    contract = parse(document())
+def test_margins_shrink_every_limit_and_deceleration_defaults_to_acceleration():
+    contract = parse(changed(f"{JOINT}.deceleration", 10.0))
     limits = contract.actuators["arm"].limits(contract.safety.margins)
     assert (limits.position_low[0], limits.position_high[0]) == (-1.0 + 0.02, 2.0 - 0.02)
-    assert limits.fastest[0] == 3.0 * 0.95
-    assert limits.acceleration[0] == 8.0 * 0.9
-
-
-def test_deceleration_defaults_to_acceleration():
-    contract = parse(changed(f"{JOINT}.deceleration", 10.0))
-    assert contract.actuators["arm"].limits(contract.safety.margins).deceleration.tolist() == [10.0 * 0.9, 8.0 * 0.9]
+    assert (limits.fastest[0], limits.acceleration[0]) == (3.0 * 0.95, 8.0 * 0.9)
+    assert limits.deceleration.tolist() == [10.0 * 0.9, 8.0 * 0.9]
 
 
 def test_contracts_built_in_python_are_validated_too():

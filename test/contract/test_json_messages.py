@@ -98,13 +98,10 @@ def test_arbitrary_text_gives_value_or_one_line_error(topic, text):
     ("text", "reason"),
     [
         ("[" * 100_000, f"deeper than {MAX_DEPTH}"),
-        ('{"epoch":' * 100_000, f"at most {MAX_BYTES}"),
         ('{"detail": "' + "x" * MAX_BYTES + '"}', f"at most {MAX_BYTES}"),
         ("[]", r"\[\] \(expected a mapping"),
-        ('{"epoch": NaN}', "NaN"),
-        ('{"epoch": 1, "epoch": 2}', "twice"),
     ],
-    ids=["deep", "deep and large", "large", "list", "nan", "twice"],
+    ids=["deep", "large", "list"],
 )
 def test_out_of_bounds_text_is_rejected_at_every_entry_point(topic, text, reason):
     with pytest.raises(ValueError, match=f"^{topic}: .*{reason}"):

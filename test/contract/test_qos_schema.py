@@ -5,7 +5,7 @@ from strategies import changed, document, parse
 
 from embodied_env.contract import parse_contract
 from embodied_env.contract.contract_loader import dump_contract
-from embodied_env.contract.qos_schema import COMMAND_QOS, PRESETS, SENSOR_QOS, QosSpec, is_latched, resolved
+from embodied_env.contract.qos_schema import PRESETS, QosSpec, is_latched
 from embodied_env.errors import ContractError
 
 PLAIN = parse(document())
@@ -28,11 +28,6 @@ def test_a_latched_publisher_is_reliable():
     with pytest.raises(ContractError) as caught:
         parse(changed("sensors.tcp.qos", {"reliability": "best_effort", "durability": "transient_local"}))
     assert caught.value.path == "sensors.tcp.qos.reliability"
-
-
-def test_default_qos_of_sensors_and_commands():
-    assert resolved(None, SENSOR_QOS) == QosSpec(depth=10, reliability="best_effort")
-    assert resolved(None, COMMAND_QOS) == QosSpec(depth=10, reliability="reliable", durability="volatile")
 
 
 def test_only_transient_local_is_latched():

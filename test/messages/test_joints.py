@@ -40,10 +40,6 @@ def test_malformed_joints_are_rejected_with_their_reason(spec, message, problem)
     check_invalid(spec, message(), problem)
 
 
-def test_undeclared_joints_are_skipped():
-    assert read(JOINTS, state(["gripper", "c", "b", "a"], [9.0, 3.0, 2.0, 1.0]))["position"].tolist() == [1.0, 2.0, 3.0]
-
-
 def test_the_last_point_of_a_trajectory_is_read():
     assert read(POINTS, trajectory(["b", "a"], [1.0, 2.0], [3.0, 4.0]))["velocity"].tolist() == [4.0, 3.0]
 

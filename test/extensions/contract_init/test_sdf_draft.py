@@ -90,18 +90,13 @@ def test_an_arm_of_gz_ros2_control_has_its_controllers_and_a_soft_reset(tmp_path
     assert "robot_state_publisher and the spawner of the controllers" in gaps
 
 
-def test_joints_of_one_topic_each_are_actuators_of_their_own(tmp_path, capsys):
+def test_joints_of_one_topic_each_are_actuators_and_included_or_merged_joints_are_those_of_the_model(tmp_path, capsys):
     contract, _, _ = drafted("camera_arm", tmp_path, capsys)
-    assert {name: each.topic for name, each in contract.actuators.items()} == {
-        "turn": "model/robot/joint/turn/_0/cmd_pos",
-        "slide": "s",
-    }
+    topics = {name: each.topic for name, each in contract.actuators.items()}
+    assert topics == {"turn": "model/robot/joint/turn/_0/cmd_pos", "slide": "s"}
     assert contract.actuators["slide"].joints["slide"].unit == "m"
     assert contract.sensors["camera"].fields["image"].shape == (24, 32, 3)
-
-
-def test_an_included_model_has_its_own_joints_and_merged_ones(tmp_path, capsys):
-    contract, _, gaps = drafted("included", tmp_path, capsys)
+    contract, _, gaps = drafted("included", tmp_path, capsys, "--force")
     assert list(contract.actuators["arm"].joints) == ["j1", "j2"]
     assert contract.sensors["joints"].topic == "world/included/model/left_arm/joint_state"
     assert any(what.startswith("the model https://fuel.gazebosim.org") for what in gaps)
@@ -166,24 +161,18 @@ def test_joints_of_one_name_in_two_models_are_listed(tmp_path, capsys):
     assert "joint j of n: its limits are those of m" in capsys.readouterr().out
 
 
-def test_several_models_with_commands_need_a_choice(tmp_path, capsys):
-    file = write_world("two_vehicles", tmp_path)
-    assert main(["contract", "init", "--from-sdf", str(file), "-o", str(tmp_path / "own.yaml")]) == 2
-    assert "blue, green (expected one); choose one with --model" in capsys.readouterr().err
-    assert not (tmp_path / "own.yaml").exists()
-
-
-@pytest.mark.parametrize("options", [[], ["-o", "own.yaml", "--robot", "ur5e"]])
-def test_a_world_needs_a_contract_file_of_its_own(options, tmp_path, capsys):
-    assert main(["contract", "init", "--from-sdf", str(write_world("wheels", tmp_path)), *options]) == 2
-    assert "expected --output FILE" in capsys.readouterr().err
-
-
-def test_no_file_of_a_draft_is_overwritten(tmp_path, capsys):
-    (tmp_path / "own.bridge.yaml").write_text("mine")
-    options = ["--from-sdf", str(write_world("wheels", tmp_path)), "-o", str(tmp_path / "own.yaml")]
-    assert main(["contract", "init", *options]) == 2
-    assert "own.bridge.yaml exists" in capsys.readouterr().err
+def test_wrong_options_write_no_file(tmp_path, capsys):
+    out, world_file = tmp_path / "own.yaml", str(write_world("two_vehicles", tmp_path))
+    (tmp_path / "mine.bridge.yaml").write_text("mine")
+    for options, problem in (
+        (["-o", str(out)], "blue, green (expected one); choose one with --model"),
+        ([], "expected --output FILE"),
+        (["-o", str(out), "--robot", "ur5e"], "expected --output FILE"),
+        (["-o", str(tmp_path / "mine.yaml")], "mine.bridge.yaml exists"),
+    ):
+        assert main(["contract", "init", "--from-sdf", world_file, *options]) == 2
+        assert problem in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_a_slow_sensor_is_due_at_its_own_rate_and_a_second_one_of_a_topic_is_left_out(tmp_path, capsys):
