@@ -327,12 +327,8 @@ def _check_measured(path: str, joint: str, limits: JointLimits, measured: Mappin
     problem = f"no sensor reports the position of joint {joint!r} (reported: {', '.join(sorted(measured)) or 'none'})"
     require(joint in measured, path, f"{problem}; list it in the position field of an agent's {JOINT_SENSOR} sensor")
     unit = measured[joint]
-    allow(
-        limits.unit == unit or unit not in ("rad", "m"),
-        f"{path}.unit",
-        repr(limits.unit),
-        f"{unit!r}, the unit of its sensor",
-    )
+    is_same = limits.unit == unit or unit not in ("rad", "m")
+    allow(is_same, f"{path}.unit", repr(limits.unit), f"{unit!r}, the unit of its sensor")
 
 
 def _check_axis(path: str, axis: str, limits: JointLimits) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import io
+import json
 import re
 import tokenize
 import types
@@ -165,8 +166,6 @@ def _default_text(field: dataclasses.Field[Any]) -> str:
         return "none" if field.default_factory is dict else ""
     if field.default is dataclasses.MISSING:
         return "required"
-    values = {None: "null", (): "none", True: "`true`", False: "`false`"}
-    is_named = isinstance(field.default, (type(None), tuple, bool))
-    text = values.get(field.default) if is_named else None
-    plain = list(field.default) if isinstance(field.default, tuple) else field.default
-    return text or "`" + str(plain).replace("True", "true").replace("False", "false") + "`"
+    if field.default in (None, ()):
+        return "null" if field.default is None else "none"
+    return f"`{field.default if isinstance(field.default, str) else json.dumps(field.default, default=str)}`"

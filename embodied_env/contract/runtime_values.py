@@ -95,15 +95,13 @@ def are_equal(some: EffectiveLimits, others: EffectiveLimits) -> bool:
 
 def is_tighter(wanted: EffectiveLimits, in_force: EffectiveLimits) -> bool:
     """Return whether obeying `wanted` implies obeying `in_force` from every state."""
+    equal = ("acceleration", "deceleration", "jerk")
     return bool(
         (wanted.position_low >= in_force.position_low).all()
         and (wanted.position_high <= in_force.position_high).all()
         and (wanted.velocity_low >= in_force.velocity_low).all()
         and (wanted.velocity_high <= in_force.velocity_high).all()
-        and all(
-            np.array_equal(getattr(wanted, key), getattr(in_force, key))
-            for key in ("acceleration", "deceleration", "jerk")
-        )
+        and all(np.array_equal(getattr(wanted, key), getattr(in_force, key)) for key in equal)
     )
 
 

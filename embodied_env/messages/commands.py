@@ -97,13 +97,9 @@ class TrajectoryCommand(CommandMessage):
 
     def read_points(self, message: Message, target: Target) -> list[tuple[int, Setpoints | None]]:
         """Return the points as in `write_points`, None for positions of other joints."""
-        return [
-            (
-                point.time_from_start.sec * 10**9 + point.time_from_start.nanosec,
-                _by_name(message.joint_names, point.positions, target.joints),
-            )
-            for point in message.points
-        ]
+        times = [point.time_from_start for point in message.points]
+        found = [_by_name(message.joint_names, point.positions, target.joints) for point in message.points]
+        return [(time.sec * 10**9 + time.nanosec, each) for time, each in zip(times, found, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)

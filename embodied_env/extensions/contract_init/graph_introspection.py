@@ -68,12 +68,9 @@ def read_graph(listen_s: float, *, domain_id: int | None = None) -> Graph:
 class _GraphReader:
     def __init__(self, ros: RosNode, listen_s: float) -> None:
         self._ros, self._listen_s = ros, listen_s
-        self._types: dict[str, str] = {}
+        self._topics: dict[str, Topic] = {}
         self._subscribed: set[str] = set()
         self._arrivals_ns: dict[str, list[int]] = {}
-        self._samples: dict[str, Document] = {}
-        self._stamps: dict[str, str] = {}
-        self._ages_ns: dict[str, int] = {}
         self._descriptions: dict[str, str] = {}
         self._publishers: dict[str, TopicPublishers] = {}  # publishers of joint states
         self._clock_ns: int | None = None  # simulated time
@@ -92,8 +89,9 @@ class _GraphReader:
 
     def graph(self) -> Graph:
         self._scan()
-        topics = [self._topic(name, kind) for name, kind in sorted(self._types.items())]
-        topics = [topic for topic in topics if topic.publishers or topic.subscribers]
+        for topic in self._topics.values():
+            self._complete(topic)
+        topics = [topic for _, topic in sorted(self._topics.items()) if topic.publishers or topic.subscribers]
         readers = {e.node for t in topics if t.type in (*BY_JOINT, *TWISTS) for e in t.subscribers}
         readers |= {e.node for t in topics if t.name.endswith(FEEDBACK) for e in t.publishers}
         readers |= {controller_of(t.name) for t in topics if t.type in BY_JOINT and t.subscribers} - {""}
@@ -108,32 +106,25 @@ class _GraphReader:
             listened_s=self._listen_s,
         )
 
-    def _topic(self, name: str, kind: str) -> Topic:
-        node = self._ros.node
+    def _complete(self, topic: Topic) -> None:
+        """Set the ends and the rate of a topic, and what its publishers of joint states share."""
+        name, node = topic.name, self._ros.node
         infos = node.get_publishers_info_by_topic(name), node.get_subscriptions_info_by_topic(name)
-        publishers, subscribers = (tuple(_endpoint(info) for info in ends if info.node_name != NODE) for ends in infos)
-        times = self._arrivals_ns.get(name, [])
-        found = self._publishers.get(name)
-        shown = {} if found is None else {"state": found.state, "separate": found.separate}
-        span_ns = times[-1] - times[0] if len(times) > 2 else 0
-        return Topic(
-            name=name,
-            type=kind,
-            publishers=publishers,
-            subscribers=subscribers,
-            count=len(times),
-            rate_hz=(len(times) - 1) * NS_PER_S / span_ns if span_ns else None,
-            stamp=self._stamps.get(name, "none"),
-            age_s=self._ages_ns.get(name, 0) / NS_PER_S,
-            sample={**self._samples.get(name, {}), **shown},
+        topic.publishers, topic.subscribers = (
+            tuple(_endpoint(info) for info in ends if info.node_name != NODE) for ends in infos
         )
+        times = self._arrivals_ns.get(name, [])
+        span_ns = times[-1] - times[0] if len(times) > 2 else 0
+        topic.count, topic.rate_hz = len(times), (len(times) - 1) * NS_PER_S / span_ns if span_ns else None
+        if found := self._publishers.get(name):
+            topic.sample |= {"state": found.state, "separate": found.separate}
 
     def _scan(self) -> None:
         node = self._ros.node
         for name, types in node.get_topic_names_and_types():
             if name in _SKIPPED or "/simulator/" in name or name.rpartition("/")[2].startswith("_"):
                 continue
-            self._types[name] = types[0]
+            self._topics.setdefault(name, Topic(name=name, type=types[0])).type = types[0]
             is_description = types[0] == STRING and name.endswith("robot_description")
             if name in self._subscribed or not (is_description or types[0] in SENSOR_MESSAGES):
                 continue
@@ -148,30 +139,25 @@ class _GraphReader:
         if name == _CLOCK:
             self._clock_ns = message.clock.sec * NS_PER_S + message.clock.nanosec
             return
-        kind = self._types[name]
+        topic = self._topics[name]
+        kind = topic.type
         if kind == STRING:
             self._descriptions[name] = message.data
             return
         if kind == JOINT_SENSOR:
-            self._check_size(name, message)
+            _check_size(topic, message)
         self._arrivals_ns.setdefault(name, []).append(arrival.arrival_ns)
         if hasattr(message, "header"):
             stamp_ns = message.header.stamp.sec * NS_PER_S + message.header.stamp.nanosec
             age_ns = arrival.arrival_system_ns - stamp_ns
             is_near = -_LATEST_NS < age_ns < _EARLIEST_NS
-            self._ages_ns[name] = min(age_ns, self._ages_ns.get(name, age_ns))
+            topic.age_s = min(age_ns / NS_PER_S, math.inf if topic.stamp == "none" else topic.age_s)
             is_simulated = self._clock_ns is not None and abs(self._clock_ns - stamp_ns) < _EARLIEST_NS
             of_clock = "sound" if is_near else "simulated" if is_simulated else "other_clock"
-            self._stamps[name] = "zero" if stamp_ns == 0 else of_clock
-        self._samples[name] = _sample(kind, message, self._samples.get(name, {}))
+            topic.stamp = "zero" if stamp_ns == 0 else of_clock
+        topic.sample = _sample(kind, message, topic.sample)
         if kind == JOINT_SENSOR:
             self._publishers.setdefault(name, TopicPublishers(is_by_joint=True)).add(arrival)
-
-    def _check_size(self, topic: str, message: Any) -> None:  # noqa: ANN401 - of a message
-        """Refuse more joints than a robot has, before any work on their names."""
-        count = len({*self._samples.get(topic, {}).get("names", ()), *message.name})
-        count = max(count, len(message.name))
-        allow(count <= MOST_JOINTS, topic, f"{count} joint names", f"at most {MOST_JOINTS}")
 
     def _controllers(self) -> tuple[dict[str, Document], tuple[str, ...]]:
         found: dict[str, Document] = {}
@@ -196,6 +182,12 @@ class _GraphReader:
                     "interfaces": sorted({pair[-1] for pair in pairs}),
                 }
         return found, tuple(unread)
+
+
+def _check_size(topic: Topic, message: Any) -> None:  # noqa: ANN401 - of a message
+    """Refuse more joints than a robot has, before any work on their names."""
+    count = max(len({*topic.sample.get("names", ()), *message.name}), len(message.name))
+    allow(count <= MOST_JOINTS, topic.name, f"{count} joint names", f"at most {MOST_JOINTS}")
 
 
 def _is_read(parameter: str) -> bool:
