@@ -36,17 +36,21 @@ def parsed(document, contract=BENCH):
     return PolicyFileInterface(parse_as(PolicyFile, {"name": "p", "control_period_s": 0.05, **document}), contract)
 
 
+def arm_part(unit, **keys):
+    return {"actuator": "arm", "joints": list(JOINTS), "unit": unit, **keys}
+
+
+def finger_part(unit="m", **keys):
+    return {"actuator": "gripper", "joints": ["finger"], "unit": unit, **keys}
+
+
 def simple(*, inputs=None, parts=None, normalize=None, **keys):
     """Return a document, by default with absolute joint positions."""
     return {
         "inputs": inputs or {"state": {"parts": [{"field": "tcp_position"}]}},
         "outputs": {
             "action": {
-                "parts": parts
-                or [
-                    {"actuator": "arm", "joints": list(JOINTS), "unit": "rad"},
-                    {"actuator": "gripper", "joints": ["finger"], "unit": "action"},
-                ],
+                "parts": parts or [arm_part("rad"), finger_part("action")],
                 **({} if normalize is None else {"normalize": normalize}),
             }
         },
@@ -96,10 +100,7 @@ def test_order_is_by_name_on_either_side(inputs, outputs, seed):
             )
         ]
     )
-    parts = [
-        {"actuator": "arm", "joints": list(outputs), "unit": "rad"},
-        {"actuator": "gripper", "joints": ["finger"], "unit": "m"},
-    ]
+    parts = [{"actuator": "arm", "joints": list(outputs), "unit": "rad"}, finger_part()]
     units = ["m" if joint == "finger" else "rad" for joint in inputs]
     state = {"state": {"parts": [{"field": "joints_position", "joints": list(inputs), "unit": units}]}}
     for contract, view in ((BENCH, seen), (shuffled, {**seen, "joints_position": seen["joints_position"][::-1]})):
@@ -171,10 +172,7 @@ def test_defaults_of_the_training_as_offsets():
     joints = {"joints": list(JOINTS), "unit": "rad", "offset": default}
     document = simple(
         inputs={"obs": {"parts": [{"field": "joints_position", **joints}, {"last_output": "action"}]}},
-        parts=[
-            {"actuator": "arm", **joints, "scale": scale},
-            {"actuator": "gripper", "joints": ["finger"], "unit": "m"},
-        ],
+        parts=[{"actuator": "arm", **joints, "scale": scale}, finger_part()],
     )
     found, seen = parsed(document), observation()
     first = found.to_inputs(seen)["obs"]
@@ -212,10 +210,7 @@ def test_a_range_stands_for_the_limits_of_the_training():
     Without the limits, the range is refused with those it has.
     """
     tight = bench([("elbow: {position: [0.0, 2.0]", "elbow: {position: [0.5, 1.5]")])
-    parts = [
-        {"actuator": "arm", "joints": list(JOINTS), "unit": ["rad", "-100..100", "rad"]},
-        {"actuator": "gripper", "joints": ["finger"], "unit": "m"},
-    ]
+    parts = [arm_part(["rad", "-100..100", "rad"]), finger_part()]
     for contract in (BENCH, tight):
         found = parsed(simple(parts=parts, limits={"elbow": [0.0, 2.0]}), contract)
         np.testing.assert_allclose(act(found, [0.0, 20.0, 0.0, 0.0])["arm"], [0.0, 1.2, 0.0])
@@ -231,13 +226,8 @@ def test_a_range_stands_for_the_limits_of_the_training():
 
 
 def test_gripper_threshold_and_ignored_components():
-    grip = {
-        "actuator": "gripper",
-        "joints": ["finger"],
-        "unit": "m",
-        "threshold": {"at": 0.5, "below": 0.1, "above": 0.0},
-    }
-    found = parsed(simple(parts=[{"ignore": 2}, {"actuator": "arm", "joints": list(JOINTS), "unit": "rad"}, grip]))
+    grip = finger_part(threshold={"at": 0.5, "below": 0.1, "above": 0.0})
+    found = parsed(simple(parts=[{"ignore": 2}, arm_part("rad"), grip]))
     for value, expected in ((0.5, 1.0), (0.51, -1.0)):
         np.testing.assert_allclose(flat(act(found, [9, 9, 0.1, 0.2, 0.3, value])), [0.1, 0.2, 0.3, expected])
 
@@ -269,10 +259,7 @@ def test_a_binary_gripper_opens_above_half_of_the_range_of_a_lerobot_gripper(kin
 
 
 def test_relative_chunk_is_relative_to_its_own_observation():
-    parts = [
-        {"actuator": "arm", "joints": list(JOINTS), "unit": "deg", "mode": "relative"},
-        {"actuator": "gripper", "joints": ["finger"], "unit": "m"},
-    ]
+    parts = [arm_part("deg", mode="relative"), finger_part()]
     found = parsed(simple(parts=parts, chunk={"length": 3, "execute": 2}))
     model = TrialModel({"action": np.array([[0.0, 9.0, 0.0, 0.05], [0.0, 18.0, 0.0, 0.05], [0.0, 27.0, 0.0, 0.05]])})
     runner = ChunkRunner(connect(model, found))
@@ -288,8 +275,8 @@ def test_relative_chunk_is_relative_to_its_own_observation():
 @pytest.mark.parametrize("scale", ["physical", "normalized"])
 def test_deltas_are_those_of_the_contract(scale):
     contract = bench([("command: position\n    scale: physical", f"command: position_delta\n    scale: {scale}")])
-    arm = {"actuator": "arm", "joints": list(JOINTS), "unit": "deg", "mode": "delta"}
-    grip = {"actuator": "gripper", "joints": ["finger"], "unit": "mm"}
+    arm = arm_part("deg", mode="delta")
+    grip = finger_part("mm")
     action = act(parsed(simple(parts=[arm, grip]), contract), [1.0, -2.0, 0.0, 50])
     most = 3.0 * 0.95 * 0.05 if scale == "normalized" else 1.0
     np.testing.assert_allclose(action["arm"], np.radians([1.0, -2.0, 0.0]) / most)
@@ -312,8 +299,8 @@ def test_twist_axes():
 
 def test_velocities():
     contract = bench([("command: position\n    scale: physical", "command: velocity\n    scale: physical")])
-    grip = {"actuator": "gripper", "joints": ["finger"], "unit": "mm"}
-    arm = {"actuator": "arm", "joints": list(JOINTS), "unit": "deg/s"}
+    grip = finger_part("mm")
+    arm = arm_part("deg/s")
     action = act(parsed(simple(parts=[arm, grip]), contract), [90.0, 0.0, -45.0, 25.0])
     np.testing.assert_allclose(flat(action), [np.pi / 2, 0, -np.pi / 4, -0.5])
     with pytest.raises(UsageError, match=r"'-1..1' of 'shoulder' \(expected one of: rad/s, deg/s"):
@@ -359,15 +346,7 @@ def test_another_control_period_is_resampled_by_an_explicit_key(period, method, 
 @pytest.mark.parametrize("period", [0.1, 0.025, 0.15])
 def test_resampled_deltas_keep_their_sum(period):
     contract = bench([("command: position\n    scale: physical", "command: position_delta\n    scale: physical")])
-    parts = [
-        {"actuator": "arm", "joints": list(JOINTS), "unit": "rad", "mode": "delta"},
-        {
-            "actuator": "gripper",
-            "joints": ["finger"],
-            "unit": "m",
-            "threshold": {"at": 0.5, "below": 0.0, "above": 0.1},
-        },
-    ]
+    parts = [arm_part("rad", mode="delta"), finger_part(threshold={"at": 0.5, "below": 0.0, "above": 0.1})]
     rows = np.array([[0.01, -0.02, 0.03, 1.0], [0.02, 0.0, 0.0, 0.0]])
     for method in ("hold", "linear"):
         document = simple(parts=parts, control_period_s=period, resample=method, chunk={"length": 2})
@@ -702,14 +681,7 @@ def test_raw_image_for_a_model_of_floats_is_refused():
     "answer", [np.full(4, np.inf), np.zeros(3), np.zeros((1, 4)), np.full(4, 1e308), None, [0.0] * 4]
 )
 def test_wrong_answer_at_run_time_is_no_action(answer):
-    found = parsed(
-        simple(
-            parts=[
-                {"actuator": "arm", "joints": list(JOINTS), "unit": "rad", "scale": 10},
-                {"actuator": "gripper", "joints": ["finger"], "unit": "m"},
-            ]
-        )
-    )
+    found = parsed(simple(parts=[arm_part("rad", scale=10), finger_part()]))
     found.observe(observation())
     assert isinstance(found.to_action({"action": answer}), NoAction)
 
