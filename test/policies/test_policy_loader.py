@@ -2,15 +2,20 @@
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from distributions import install
+from evidence import assert_sound
+from hypothesis import given
+from hypothesis import strategies as st
 from repeating_stage import RepeatingStage
 from shipped_contracts import changed_contract
 
 import embodied_env
+from embodied_env.contract.contract_loader import shipped_files
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import (
     BatchPolicy,
@@ -28,6 +33,8 @@ from embodied_env.plugins.plugin_table import BUILT_IN
 from embodied_env.policies import policy_loader as loader
 from embodied_env.policies.chunk_execution import ChunkRunner, split_chunk
 from embodied_env.policies.per_slot_policies import TeamPolicies, VectorPolicies
+from embodied_env.policies.policy_file import SUFFIX, read_policy_file
+from embodied_env.policies.policy_loader import parse_address, parse_server
 from embodied_env.processes.signals import Terminated, terminate
 from embodied_env.record.run import Run, read_run
 
@@ -437,3 +444,121 @@ def test_each_agent_of_a_team_has_a_policy_of_its_own():
     for number, policy in enumerate(made.values()):
         first, second = [("reset", policy_seed(1 + number, index), index) for index in range(2)]
         assert policy.calls == [first, "act", second, "act", "close"]
+
+
+# ------------------------------------------------------------------------------------------------------------ addresses
+
+
+@pytest.mark.parametrize(
+    ("address", "name", "location", "part", "options"),
+    [
+        ("hold", "hold", None, None, {}),
+        ("scripted?backend=mujoco", "scripted", None, None, {"backend": "mujoco"}),
+        ("onnx:reach.onnx?threads=2", "onnx", "reach.onnx", None, {"threads": 2}),
+        ("onnx:models/#3/what?.onnx", "onnx", "models/#3/what?.onnx", None, {}),
+        ("onnx:a b (1)/x.onnx?threads=2", "onnx", "a b (1)/x.onnx", None, {"threads": 2}),
+        ("lerobot:user/act@main", "lerobot", "user/act@main", None, {}),
+        ("openpi://h:8000?timeout_s=0.2&nested=True", "openpi", "//h:8000", None, {"timeout_s": 0.2, "nested": True}),
+        ("openpi://h/path?rtc=", "openpi", "//h/path", None, {"rtc": ""}),
+        ("gr00t://[::1]:5555?release=n1.5", "gr00t", "//[::1]:5555", None, {"release": "n1.5"}),
+        ("run:runs/x", "run", "runs/x", None, {}),
+        ("run:runs/x#2?actions=applied", "run", "runs/x", "2", {"actions": "applied"}),
+        ("run:runs/a#b#12", "run", "runs/a#b", "12", {}),
+        ("run:x?actions=a%26b%3D1", "run", "x", None, {"actions": "a&b=1"}),
+        ("my.policies:act", "my.policies", "act", None, {}),
+        ("mine:make('a?b=c#d', 3)", "mine", "make('a?b=c#d', 3)", None, {}),
+        ("mine:make(3)?gain=1", "mine", "make(3)", None, {"gain": 1}),
+        ("reach#1.onnx", "reach#1.onnx", None, None, {}),
+        ("", "", None, None, {}),
+    ],
+)
+def test_the_parts_of_an_address(address, name, location, part, options):
+    parsed = parse_address(address)
+    assert (parsed.name, parsed.location, parsed.part, parsed.options) == (name, location, part, options)
+    assert parsed.text == address
+
+
+@pytest.mark.parametrize("address", [Path("reach.onnx"), print, None])
+def test_an_address_is_text(address):
+    with pytest.raises(UsageError, match=r"invalid policy address .* \(expected text, such as 'onnx:FILE'\)"):
+        parse_address(address)
+
+
+TEXT = st.text(st.characters(codec="ascii", exclude_characters="?#()"), min_size=1)
+KEYS = st.from_regex(r"[a-z][a-z_]{0,8}", fullmatch=True).filter(lambda key: not key.startswith(("api", "trust")))
+
+
+@given(location=TEXT, number=st.integers(0, 999), options=st.dictionaries(KEYS, st.integers() | st.booleans()))
+def test_an_address_has_the_parts_that_it_was_made_of(location, number, options):
+    query = "&".join(f"{key}={value}" for key, value in options.items())
+    parsed = parse_address(f"run:{location}#{number}" + (f"?{query}" if query else ""))
+    assert (parsed.name, parsed.location, parsed.part) == ("run", location, str(number))
+    assert parsed.options == options
+
+
+@given(st.text())
+def test_any_text_has_parts_or_is_refused(text):
+    try:
+        parsed = parse_address(text)
+    except UsageError:
+        return
+    assert text.startswith(parsed.name)
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        ("sb3:a.zip?trust=1", "'trust'; pass it as an argument"),
+        ("openpi://h:1?api_key=secret", "'api_key'; pass it"),
+        ("gr00t://h:1?api_token=secret", "'api_token'; pass it"),
+        ("onnx:a?threads=1&threads=2", "option 'threads' given twice"),
+    ],
+)
+def test_an_option_that_an_address_may_not_have_is_refused(address, problem):
+    with pytest.raises(UsageError, match=problem) as refused:
+        parse_address(address)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_server_has_a_host_and_a_port():
+    assert parse_server("openpi://h:1", 8000) == ("h", 1)
+    assert parse_server("openpi://[::1]", 8000) == ("::1", 8000)
+
+
+@pytest.mark.parametrize("address", ["openpi:h", "openpi://", "openpi://h/path", "openpi://h?x", "openpi://h#x"])
+def test_another_form_of_a_server_is_refused(address):
+    with pytest.raises(UsageError, match="invalid address of a policy server"):
+        parse_server(address, 8000)
+
+
+# --------------------------------------------------------------------------------------------------- the shipped policy
+
+
+pytest.importorskip("onnxruntime")
+NAMES = sorted(shipped_files("policies", ".onnx"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shipped_policy_is_small_and_of_the_present_contract(name):
+    file = shipped_files("policies", ".onnx")[name]
+    assert file.stat().st_size < 200_000
+    policy_file = read_policy_file(file.with_name(f"{name}{SUFFIX}"))
+    assert policy_file.contract is not None
+    contract = embodied_env.load_contract(policy_file.contract.name)
+    assert policy_file.difference(contract) == ""
+
+
+@pytest.mark.needs("evaluation")
+def test_learned_policy_of_the_arm_solves_its_task(tmp_path):
+    contract = embodied_env.load_contract("arm_reach")
+    (done,) = embodied_env.evaluate(contract, "onnx:arm_reach", episodes=5, record=tmp_path).results
+    assert done.summary["success_rate"] == 1.0
+    assert_sound(done.path)
+    manifest = json.loads((done.path / "manifest.json").read_text())
+    assert manifest["policy"]["name"] == "onnx:arm_reach"
+
+
+def test_unknown_name_lists_the_shipped_policies():
+    expected = r"unknown ONNX policy: 'arm_reech' \(expected a file, or one of: .*arm_reach.*did you mean 'arm_reach'"
+    with pytest.raises(UsageError, match=expected):
+        embodied_env.load_policy("onnx:arm_reech", embodied_env.load_contract("arm_reach"))
