@@ -144,16 +144,16 @@ def test_backend_without_ros_passes_without_rclpy(without):
     assert "rclpy" not in checks
 
 
-def test_missing_mujoco_has_remedy(without):
-    status, checks = without(["mujoco"], "mujoco")
-    assert status == 1
-    assert (checks["mujoco"]["passed"], checks["mujoco"]["remedy"]) == (False, 'pip install "embodied_env[sim]"')
-
-
-def test_missing_optional_package_does_not_fail(without):
-    status, checks = without(["mcap"], "fake")
-    assert status == 0
-    assert (checks["mcap"]["passed"], checks["mcap"]["remedy"]) == (None, 'pip install "embodied_env[record]"')
+@pytest.mark.parametrize(
+    ("module", "backend", "status", "remedy"),
+    [
+        ("mujoco", "mujoco", 1, 'pip install "embodied_env[sim]"'),
+        ("mcap", "fake", 0, 'pip install "embodied_env[record]"'),  # optional
+    ],
+)
+def test_missing_package_has_remedy(without, module, backend, status, remedy):
+    found, checks = without([module], backend)
+    assert (found, checks[module]["passed"], checks[module]["remedy"]) == (status, False if status else None, remedy)
 
 
 def test_missing_message_package_has_remedy(without):

@@ -70,14 +70,10 @@ def at(step):
     return found
 
 
-def test_terminated_episode_does_not_bootstrap():
-    found = train_ppo.advantages(rollout(terminated=at(1), ended=at(1)))
-    assert found[1].item() == pytest.approx(1.0)
-
-
-def test_truncated_episode_bootstraps_from_last_state():
-    found = train_ppo.advantages(rollout(ended=at(1)))
-    assert found[1].item() == pytest.approx(1.0 + 10.0 * train_ppo.GAMMA)
+def test_only_a_truncated_episode_bootstraps_from_its_last_state():
+    terminated, truncated = (train_ppo.advantages(rollout(ended=at(1), **each)) for each in ({"terminated": at(1)}, {}))
+    assert terminated[1].item() == pytest.approx(1.0)
+    assert truncated[1].item() == pytest.approx(1.0 + 10.0 * train_ppo.GAMMA)
 
 
 def test_returns_do_not_leak_across_episodes():

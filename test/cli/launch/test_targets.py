@@ -19,12 +19,8 @@ def words(name, role, **given):
     return list(spec.arguments)
 
 
-def test_sim_without_policy_is_only_the_simulator():
-    assert roles("sim") == ["simulator"]
-
-
 def test_sim_with_policy_evaluates_on_that_simulator():
-    assert roles("sim", policy="hold") == ["simulator", "evaluation"]
+    assert (roles("sim"), roles("sim", policy="hold")) == (["simulator"], ["simulator", "evaluation"])
     evaluation = words("sim", "evaluation", policy="hold")
     assert evaluation[:4] == ["evaluate", "arm_reach", "--backend", "mujoco_ros"]
     assert "--policy=hold" in evaluation
@@ -104,6 +100,7 @@ def test_gazebo_starts_paused_with_bridge_and_evaluation(packages):
     server, bridge, evaluation = TARGETS["gazebo"].processes(given)
     assert server.arguments[2:6] == ("gz", "sim", "-s", "--headless-rendering")
     assert "-r" not in server.arguments
+    assert "-s" not in words("gazebo", "gazebo", **given, headless="false")
     assert server.arguments[-1] == str(packages.parent / "gazebo" / "arm.sdf")
     assert server.folder == str(packages.parent / "gazebo")
     assert bridge.arguments[-1] == f"config_file:={packages.parent / 'gazebo' / 'arm.bridge.yaml'}"
@@ -117,10 +114,6 @@ def test_gazebo_runs_at_a_real_time_factor_by_its_physics_step(packages, factor,
     packages.write_text(yaml.safe_dump(contract))
     arguments = words("gazebo", "gazebo", contract=str(packages), real_time_factor=factor)
     assert list(arguments[6:-1]) == option
-
-
-def test_gazebo_with_gui_is_not_headless(packages):
-    assert "-s" not in words("gazebo", "gazebo", contract=str(packages), headless="false")
 
 
 def test_bridge_and_training_get_large_segments_only_for_images(packages, tmp_path, monkeypatch):

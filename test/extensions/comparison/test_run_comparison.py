@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from delay_models import constant
 from gymnasium.wrappers import TimeLimit
 from run_files import rewrite_log
 from shipped_contracts import changed_contract, changed_text
@@ -21,7 +22,7 @@ from embodied_env.extensions.comparison.run_comparison import compare_runs, comp
 from embodied_env.extensions.comparison.run_features import MOST_STREAMS, FeatureName, RunFeatures
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record.row_types import RESET, TRANSITION
-from embodied_env.timing.delay_model import DelayDistribution, DelayModel
+from embodied_env.timing.delay_model import DelayModel
 
 # ------------------------------------------------------------------------------------------------------ generated runs
 
@@ -323,10 +324,6 @@ def test_run_without_measured_positions_is_compared(run_of, tmp_path):
 
 
 # ----------------------------------------------------------------------------------------- delays and gains of a robot
-
-
-def constant(value_s):
-    return DelayDistribution(kind="constant", values=(value_s,))
 
 
 WEAK = {"j2": {"stiffness": 500, "damping": 100}}

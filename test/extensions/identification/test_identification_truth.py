@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import two_links
+from delay_models import constant
 from identified_arm import identified_model
 
 from embodied_env.contract.contract_loader import dump_contract
@@ -17,7 +18,7 @@ from embodied_env.extensions.identification.identification import identify
 from embodied_env.extensions.identification.rollouts import Parameter
 from embodied_env.processes.child_process import Child, simulator
 from embodied_env.sim.identified_parameters import IdentifiedParameter, write_identified
-from embodied_env.timing.delay_model import DelayDistribution, DelayModel
+from embodied_env.timing.delay_model import DelayModel
 
 PARAMETERS = tuple(two_links.MODEL)
 NAMESPACE = "/identified"
@@ -41,10 +42,6 @@ LOCKSTEP_SEEDS, EMULATOR_SEEDS = range(18), range(18, 20)
 def parameter(name):
     kind, _, of = name.partition(".")
     return Parameter(kind=kind, of=(of,) if of else ())
-
-
-def constant(delay_s):
-    return DelayDistribution(kind="constant", values=(delay_s,))
 
 
 def delays_of(robot, truth):

@@ -76,22 +76,24 @@ def test_a_command_in_real_time_counts_from_its_publication(run: Run, contract: 
     np.testing.assert_allclose(segment.start[0], moved, atol=1e-9)
 
 
-def test_a_late_command_ends_a_stretch(run: Run, contract: Contract) -> None:
-    def delay(number: int, row: Any) -> None:
-        if number == 15:
-            row["inner"]["stamps_ns"]["published"] += 26_000_000
-
-    motion = read(changed(run, delay), contract)
-    assert motion.gaps == {"late commands": 1}
-    assert len(motion.segments) == 1 + 3
+def delay(row: Any) -> None:
+    row["inner"]["stamps_ns"]["published"] += 26_000_000
 
 
-def test_a_jump_of_a_clock_ends_a_stretch(run: Run, contract: Contract) -> None:
-    def jump(number: int, row: Any) -> None:
-        row["inner"]["clock"] = {"jump": "stepped" if number == 15 else ""}
+def jump(row: Any) -> None:
+    row["inner"]["clock"] = {"jump": "stepped"}
 
-    motion = read(changed(run, jump), contract)
-    assert motion.gaps == {"clock jumps": 1}
+
+def lose_joint(row: Any) -> None:
+    del row["info"]["action"]["applied_si"]["j2"]
+
+
+@pytest.mark.parametrize(
+    ("change", "gap"), [(delay, "late commands"), (jump, "clock jumps"), (lose_joint, "unknown commands")]
+)
+def test_a_step_that_cannot_be_used_ends_a_stretch(run: Run, contract: Contract, change: Any, gap: str) -> None:
+    motion = read(changed(run, lambda number, row: change(row) if number == 15 else None), contract)
+    assert motion.gaps == {gap: 1}
     assert len(motion.segments) == 1 + 3
 
 
@@ -168,14 +170,6 @@ def test_commands_are_read_by_the_names_of_the_joints(run: Run, contract: Contra
     commands = [[values for _, values in each.commands] for each in read(changed(run, reverse), contract).segments]
     expected = [[values for _, values in each.commands] for each in read(changed(run), contract).segments]
     np.testing.assert_array_equal(commands, expected)
-
-
-def test_a_command_without_a_joint_is_a_gap(run: Run, contract: Contract) -> None:
-    def remove(number: int, row: Any) -> None:
-        if number == 20:
-            del row["info"]["action"]["applied_si"]["j2"]
-
-    assert read(changed(run, remove), contract).gaps == {"unknown commands": 1}
 
 
 def test_a_row_without_the_sensor_has_no_reading(run: Run, contract: Contract) -> None:

@@ -20,6 +20,12 @@ def contract():
     return load_contract("arm_reach")
 
 
+@pytest.fixture
+def rows(steps):
+    """Return the rows as a copy that a test may change."""
+    return copy.deepcopy(steps)
+
+
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory):
     path = record(tmp_path_factory.mktemp("runs"), resets=1)
@@ -29,8 +35,7 @@ def steps(tmp_path_factory):
     return rows
 
 
-def test_ages_that_are_all_zero_are_not_drawn(steps, contract):
-    rows = copy.deepcopy(steps)
+def test_ages_that_are_all_zero_are_not_drawn(rows, contract):
     for row in rows:
         row["info"]["sensors"]["joints"]["age_s"] = 0.0
     assert "Sensor ages" not in dict(draw_episode(trace_of(rows, contract)))
@@ -56,8 +61,7 @@ def test_requested_applied_and_measured_are_in_the_unit_of_the_joint(steps, cont
     assert trace.joints.by_name[name].unit == "rad"
 
 
-def test_an_accepted_action_is_drawn_where_it_was_applied(steps, contract):
-    rows = copy.deepcopy(steps)
+def test_an_accepted_action_is_drawn_where_it_was_applied(rows, contract):
     for row in rows:
         row["info"]["action"]["requested"] = row["info"]["action"]["applied"]
     trace = trace_of(rows, contract)
@@ -79,8 +83,7 @@ def test_without_a_contract_joints_are_in_units_of_the_action(steps):
     assert np.isnan(trace.series["measured", "j1"].values).all()
 
 
-def test_reading_that_is_not_good_is_a_gap_and_an_event(steps, contract):
-    rows = copy.deepcopy(steps)
+def test_reading_that_is_not_good_is_a_gap_and_an_event(rows, contract):
     rows[3]["info"]["sensors"]["joints"] |= {"quality": 1}
     rows[5]["info"]["sensors"]["joints"] |= {"lost": 4}
     trace = trace_of(rows, contract)
@@ -89,8 +92,7 @@ def test_reading_that_is_not_good_is_a_gap_and_an_event(steps, contract):
     assert trace.events["notice", "joints: messages lost"].spans == [(6, 6)]
 
 
-def test_missing_actions_underruns_and_deadlines_are_events(steps, contract):
-    rows = copy.deepcopy(steps)
+def test_missing_actions_underruns_and_deadlines_are_events(rows, contract):
     rows[1]["action"] = {"no_action": "late"}
     rows[2]["info"]["annotations"] = {"chunk": {"id": None, "underruns": 1}}
     for row in rows[4:]:
@@ -142,8 +144,7 @@ def test_figures_have_accessible_names_and_limits(steps, contract):
     assert "j1: requested" in Html(sections["Joints"][0]).of("svg")[0]["aria-label"]
 
 
-def test_names_and_reasons_in_figures_are_escaped(steps):
-    rows = copy.deepcopy(steps)
+def test_names_and_reasons_in_figures_are_escaped(rows):
     for row in rows:
         row["info"]["task"] = {HOSTILE: 1.0, "other": 2.0}
         row["info"]["sensors"] = {HOSTILE: row["info"]["sensors"]["joints"] | {"lost": 1}}
@@ -160,8 +161,7 @@ def test_shortest_episodes_are_drawn(steps, contract, count):
     assert len(draw_episode(trace_of(steps[:count], contract))) == (len(FIGURES) if count else 0)
 
 
-def test_episode_of_lost_readings_and_values_that_are_not_finite_is_drawn(steps, contract):
-    rows = copy.deepcopy(steps)
+def test_episode_of_lost_readings_and_values_that_are_not_finite_is_drawn(rows, contract):
     for row in rows:
         row["reward"] = None
         row["info"]["task"] = dict.fromkeys(row["info"]["task"])
