@@ -96,9 +96,14 @@ class Succeeding(Running):
     verdict = Verdict.succeeded()
 
 
+def pose(topic: str) -> dict[str, Any]:
+    position = {"unit": "m", "low": -1.0, "high": 1.0}
+    kind = "geometry_msgs/msg/PoseStamped"
+    return {"topic": topic, "type": kind, "fields": {"position": position}, "max_age_s": 0.15}
+
+
 def document() -> dict[str, Any]:
     """Return the contract as a document with two joints, a goal, a masked beacon, and a truth for the evaluator."""
-    pose = {"type": "geometry_msgs/msg/PoseStamped", "max_age_s": 0.15}
     joint = {"position": [-2.0, 2.0], "velocity": VELOCITY, "acceleration": ACCELERATION, "deceleration": DECELERATION}
     return {
         "contract": "embodied_env/1",
@@ -113,13 +118,8 @@ def document() -> dict[str, Any]:
                 "fields": {"position": {"joints": list(JOINTS), "unit": "rad", "low": -3.0, "high": 3.0}},
                 "max_age_s": 0.15,
             },
-            "beacon": {
-                "topic": "beacon",
-                "fields": {"position": {"unit": "m", "low": -1.0, "high": 1.0}},
-                "mask": True,
-                **pose,
-            },
-            "goal": {"topic": "goal", "fields": {"position": {"unit": "m", "low": -1.0, "high": 1.0}}, **pose},
+            "beacon": {**pose("beacon"), "mask": True},
+            "goal": pose("goal"),
             "truth": {
                 "topic": "truth",
                 "type": "sensor_msgs/msg/Range",

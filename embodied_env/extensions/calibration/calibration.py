@@ -64,18 +64,11 @@ def calibrate(  # noqa: PLR0913 - what a user may choose
     resetting: Callable[[], None] = lambda: None,
     **options: Any,  # noqa: ANN401 - of make
 ) -> LatencyProfile:
-    """Move each joint gently there and back, and estimate the latencies of `backend`.
+    """Move each joint gently there and back, and estimate the latencies of a free-running `backend`.
 
-    Args:
-        contract: of the robot.
-        backend: a free-running one.
-        seed: of the moves and of the reset.
-        amplitude: of the moves, see `GENTLE_AMPLITUDE`; above 0, at most 0.2.
-        joints: to move; by default all but those of grippers.
-        repeats: moves of each joint, at least 2.
-        progress: called with the number of finished moves and of all moves.
-        resetting: called before each reset, in which an operator may be asked.
-        **options: of `EmbodiedEnv`.
+    Each of `joints`, by default all but those of grippers, makes `repeats` moves, at least 2, of an `amplitude` above 0
+    and at most 0.2 of its range. `progress` is called with the number of finished moves and of all moves, `resetting`
+    before each reset, in which an operator may be asked, and `options` are those of `EmbodiedEnv`.
 
     Raises:
         UsageError: for a backend that waits for the agent, an unknown joint, one without a reading of its motion, or

@@ -27,6 +27,9 @@ from embodied_env.extensions.identification.recorded_motion import (
     read_motion,
 )
 from embodied_env.extensions.identification.rollouts import Parameter, Rollouts
+from embodied_env.extensions.report.charts import Interval, Line, interval_chart, line_chart
+from embodied_env.extensions.report.html_pages import render_page
+from embodied_env.record.manifest import write_text
 from embodied_env.record.run import Run, read_run
 from embodied_env.record.step_values import CommandedJoint, commanded_joints
 from embodied_env.sim.identified_parameters import (
@@ -94,17 +97,11 @@ def identify(
     seed: int = 0,
     progress: Progress = NO_PROGRESS,
 ) -> Identification:
-    """Fit parameters of the model of ``backends.<backend>`` to the motion in `runs`.
+    """Fit parameters of the model of ``backends.<backend>`` to the motion in `runs` of the contract's robot.
 
-    Args:
-        runs: recorded on a robot, an emulator or a simulator, with the robot of the contract.
-        contract: names the model, whose own values are the start of the fit. Its key ``identified`` is ignored.
-        parameters: to fit (default: those of `JOINT_KINDS` for each joint that moved, and the delay of commands).
-        backend: whose profile has the model.
-        segment_s: length of a segment, each fourth of which is held out. Half of it before its start is simulated, and
-            not compared.
-        seed: of the bootstrap.
-        progress: of the rollouts.
+    The fit starts at the model's own values, without those of the key ``identified``. By default its parameters are
+    those of `default_parameters`. Each fourth segment of `segment_s` is held out; half a segment before the start of
+    each is simulated, and not compared. The `seed` is that of the bootstrap.
 
     Raises:
         IdentificationError: for runs that are not sound, of another robot, without motion, or too short.
@@ -252,3 +249,43 @@ def _traces(
             title = f"{joint.name}, {segments[segment].title}"
             traces.append(HeldOutTrace(title=title, joint=joint, before=before, after=after, **read))
     return traces
+
+
+def write_page(found: Identification, path: str | Path, *, replace: bool = True) -> None:
+    """Write the HTML page of a fit.
+
+    Raises:
+        RecordError: when it cannot be written.
+        MissingDependencyError: when jinja2 is not installed.
+    """
+    page = render_page(
+        "identify.html",
+        title=f"{found.model.contract}: identified parameters",
+        version=__version__,
+        found=found,
+        model=found.model,
+        name=parameter_name,
+        changes_chart=_draw_changes(found),
+        overlays=[_draw_motion(trace) for trace in found.traces],
+    )
+    write_text(Path(path), page, replace=replace)
+
+
+def _draw_changes(found: Identification) -> str:
+    """Return the identified values as multiples of those of the model, with their intervals."""
+    rows = []
+    for each in found.model.parameters:
+        if each.model > 0.0:
+            value, low, high = (end / each.model for end in (each.value, each.low, each.high))
+            text = f"{each.model:.4g} → {each.value:.4g} ({each.low:.4g} to {each.high:.4g})"
+            rows.append(Interval(parameter_name(each.kind, each.of), value, low, high, text, "s0"))
+    if not rows:
+        return ""
+    most = 1.05 * max(2.0, *(row.high for row in rows))
+    return interval_chart("Identified values, in multiples of the model's", rows, span=(0.0, most), reference=1.0)
+
+
+def _draw_motion(trace: HeldOutTrace) -> str:
+    curves = (("measured", trace.measured, "measured"), ("before", trace.before, "a"), ("after", trace.after, "b"))
+    lines = [Line(name, trace.times_s, values, style) for name, values, style in curves]
+    return line_chart(trace.title, lines, x_title="time, s", unit=trace.joint.unit)

@@ -78,8 +78,7 @@ def run(args: argparse.Namespace) -> int:
         return _excite(args)
     if not args.runs or args.contract is None:
         raise UsageError("missing RUN or --contract (expected RUN... --contract CONTRACT, or --excite CONTRACT)")
-    from embodied_env.extensions.identification.identification import identify
-    from embodied_env.extensions.identification.identification_page import write_page
+    from embodied_env.extensions.identification.identification import identify, write_page
     from embodied_env.extensions.report.html_pages import check_page_libraries
     from embodied_env.sim.identified_parameters import write_identified
 
