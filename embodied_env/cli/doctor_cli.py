@@ -30,18 +30,9 @@ from embodied_env.core.terminal import say, stdout_tables
 from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError, install_command
 from embodied_env.messages.message_types import message_class
 from embodied_env.plugins.plugin_lookup import known_backends
+from embodied_env.ros.robot import robot_profile as profiles
 from embodied_env.ros.robot.contract_checks import chosen_check, contract_checks
 from embodied_env.ros.robot.estops import SafetyInputSpec
-from embodied_env.ros.robot.robot_profile import (
-    EMULATOR_RESET,
-    ActiveSpec,
-    RealProfile,
-    inputs_by_variant,
-    load_real_profile,
-    parse_real_profile,
-    unreadable_inputs,
-    with_inputs_in_use,
-)
 from embodied_env.ros.transport.checklist import Check
 from embodied_env.ros.transport.fastdds import SEGMENT_REMEDY, segment_problems
 from embodied_env.ros.transport.ros_installation import ros_checks
@@ -158,7 +149,7 @@ def examine(  # noqa: PLR0913 - the options of the verb
         sections["contract"].append(chosen_check(contract, is_confirmed=is_confirmed, moves_robot=not emulator))
         sections["contract"] += _input_checks(contract, ignore_inputs)
         if (profile := _real_profile(contract, ignore_inputs)) is not None:
-            profile = dataclasses.replace(profile, reset=EMULATOR_RESET) if emulator else profile
+            profile = dataclasses.replace(profile, reset=profiles.EMULATOR_RESET) if emulator else profile
             sections["contract"] += contract_checks(contract, profile)
         robot_checks = functools.partial(_robot_checks, contract, profile, namespace=namespace, timeout_s=timeout_s)
         already = {check.name for check in sections["contract"]}
@@ -221,10 +212,10 @@ def _message_types(contract: Contract, backend: str, ignored: Sequence[str]) -> 
     return list(dict.fromkeys([*used, *(_EMBEDDED_TYPES if backend == "mujoco_ros" else _CLOCK_TYPES)]))
 
 
-def _real_profile(contract: Contract, ignored: Sequence[str]) -> RealProfile | None:
+def _real_profile(contract: Contract, ignored: Sequence[str]) -> profiles.RealProfile | None:
     """Return the profile ``backends.real`` in use, or None if it is missing or invalid, which its own check reports."""
     try:
-        return with_inputs_in_use(parse_real_profile(contract), ignored)
+        return profiles.with_inputs_in_use(profiles.parse_real_profile(contract), ignored)
     except EmbodiedEnvError:
         return None
 
@@ -233,13 +224,13 @@ def _input_checks(contract: Contract, ignored: Sequence[str]) -> Iterator[Check]
     """Yield a check of each safety input that is ignored, or read as its variant, since its package is missing."""
     if (profile := _real_profile(contract, ignored)) is None:
         return
-    inputs: dict[str, SafetyInputSpec | ActiveSpec] = {**profile.estop, **profile.active}
-    for name, type_name in unreadable_inputs(parse_real_profile(contract)).items():
+    inputs: dict[str, SafetyInputSpec | profiles.ActiveSpec] = {**profile.estop, **profile.active}
+    for name, type_name in profiles.unreadable_inputs(profiles.parse_real_profile(contract)).items():
         package = type_name.split("/")[0]
         detail = f"{type_name} is not installed: "
         if name in ignored:
             detail += "ignored as requested; the robot moves without it"
-        elif name in inputs_by_variant(profile):
+        elif name in profiles.inputs_by_variant(profile):
             detail += f"read as its variant {inputs[name].type}, which only the robot emulator publishes"
         else:
             continue  # the check of the profile reports it
@@ -319,7 +310,7 @@ def _contract_checks(contract: Contract, backend: str, *, is_trusted: bool, igno
 
     def load_profile() -> str:
         if backend == "real":
-            load_real_profile(contract, ignored=ignored)
+            profiles.load_real_profile(contract, ignored=ignored)
         elif backend in _SIMULATORS:
             load_extension(PARTS["load_simulator_profile"], needed_for=f"the backend {backend!r}")(contract, backend)
         return detail
@@ -391,7 +382,7 @@ def _surveyed(name: str, sections: Sections, survey: Callable[[], Iterable[Check
 
 
 def _robot_checks(
-    contract: Contract, profile: RealProfile | None, *, namespace: str, timeout_s: float
+    contract: Contract, profile: profiles.RealProfile | None, *, namespace: str, timeout_s: float
 ) -> Iterable[Check]:
     from embodied_env.ros.robot.preflight import survey
 

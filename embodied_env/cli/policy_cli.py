@@ -13,17 +13,8 @@ from typing import Any
 import numpy as np
 
 from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.cli import verb_arguments as verbs
 from embodied_env.cli.contract_cli import print_keys
-from embodied_env.cli.verb_arguments import (
-    ROBOT_OPTIONS,
-    add_actions,
-    add_force,
-    add_options,
-    add_policy,
-    add_seed,
-    check_new,
-    given_options,
-)
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.argument_checks import checked_path
 from embodied_env.contract.bounded_files import write_file
@@ -57,7 +48,7 @@ _MOST_ROWS = 24  # rows of one part, such as a scan
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions and their arguments."""
-    add = add_actions(parser)
+    add = verbs.add_actions(parser)
     show = add(_show, "show", "show what becomes what, with one observation through it")
     check = add(_check, "check", "check a policy file against a contract and, with --policy, a model")
     print_all = partial(print_keys, [*declared_keys(PolicyFile)])
@@ -69,15 +60,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for each in (show, check):
         each.add_argument("file", metavar="FILE", help="name or path of a policy file")
         each.add_argument("--backend", help="backend of the observation (default: mujoco or fake, from the contract)")
-        add_seed(each, "seed of the reset")
-        add_options(each, *ROBOT_OPTIONS)
-    add_policy(check, default=None, what="address of the model, for an inference from one observation")
+        verbs.add_seed(each, "seed of the reset")
+        verbs.add_options(each, *verbs.ROBOT_OPTIONS)
+    verbs.add_policy(check, default=None, what="address of the model, for an inference from one observation")
     init.add_argument("--from-lerobot", metavar="DIR", required=True, help="folder of a pretrained policy of LeRobot")
     init.add_argument("--dataset", metavar="DIR", help="LeRobot dataset that it was trained on (default: none)")
     formats = "format to run: lerobot, which normalises itself, or onnx, exported without its processors"
     init.add_argument("--format", choices=("lerobot", "onnx"), default="lerobot", help=formats)
     init.add_argument("-o", "--output", metavar="FILE", help="policy file to write (default: standard output)")
-    add_force(init, "the policy file")
+    verbs.add_force(init, "the policy file")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -155,7 +146,7 @@ def _observe(contract: Contract, args: argparse.Namespace) -> Observation:
     backend = args.backend or next((name for name in ("mujoco", "fake") if name in contract.backends), None)
     if backend is None:
         raise UsageError(f"no --backend (expected one of the contract {contract.name}: {', '.join(contract.backends)})")
-    with closing(EmbodiedEnv(contract, backend=backend, **given_options(args, *ROBOT_OPTIONS))) as env:
+    with closing(EmbodiedEnv(contract, backend=backend, **verbs.given_options(args, *verbs.ROBOT_OPTIONS))) as env:
         try:
             observation: Observation = env.reset(seed=args.seed)[0]
         except ContractError as error:
@@ -249,7 +240,7 @@ def _init(args: argparse.Namespace) -> int:
 
     contract, folder = load_contract(args.contract), checked_path("--from-lerobot", args.from_lerobot)
     out = None if args.output is None else checked_path("--output", args.output)
-    check_new(out, force=args.force)
+    verbs.check_new(out, force=args.force)
     policy = read_lerobot(folder, None if args.dataset is None else checked_path("--dataset", args.dataset))
     name = (folder.resolve() if out is None else out).name.partition(".")[0]
     text, gaps = draft_policy_file(policy, contract, name=name, normalize=args.format == "onnx")

@@ -6,17 +6,7 @@ import argparse
 import json
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.verb_arguments import (
-    ROBOT_OPTIONS,
-    add_contract,
-    add_force,
-    add_json,
-    add_options,
-    add_seed,
-    check_new,
-    given_options,
-    output_file,
-)
+from embodied_env.cli import verb_arguments as verbs
 from embodied_env.contract import load_contract
 from embodied_env.core.terminal import ProgressBar, say
 from embodied_env.extensions.calibration.planned_moves import GENTLE_AMPLITUDE
@@ -24,20 +14,25 @@ from embodied_env.extensions.calibration.profile_cli import print_profile
 from embodied_env.ros.transport.fastdds import enable_large_segments
 from embodied_env.timing.latency_profile import as_mapping, write_profile
 
-_OPTIONS = ("namespace", "pacing", *ROBOT_OPTIONS, "connect_timeout_s")
+_OPTIONS = ("namespace", "pacing", *verbs.ROBOT_OPTIONS, "connect_timeout_s")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    add_contract(parser)
+    verbs.add_contract(parser)
     option = parser.add_argument
-    add_options(parser, "backend", *_OPTIONS, backend="real")
-    add_seed(parser, "seed of the motions and of the reset")
+    verbs.add_options(parser, "backend", *_OPTIONS, backend="real")
+    verbs.add_seed(parser, "seed of the motions and of the reset")
     option(
-        "--out", type=output_file, metavar="FILE", default="latency_profile.json", help="path of the profile to write"
+        "--out",
+        type=verbs.output_file,
+        metavar="FILE",
+        default="latency_profile.json",
+        help="path of the profile to write",
     )
-    add_force(parser, "the profile")
-    option("--joints", nargs="+", default=[], metavar="JOINT", help="joints to move (default: all)")
+    verbs.add_force(parser, "the profile")
+    moved = "joints to move (default: all)"
+    option("--joints", nargs="+", default=[], metavar="JOINT", help=moved)
     option(
         "--amplitude",
         type=float,
@@ -45,14 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="amplitude of a motion as a fraction of the joint range",
     )
     option("--repeats", type=int, metavar="N", default=3, help="number of motions per joint")
-    add_json(parser)
+    verbs.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Calibrate, write and print the profile, and return 1 without actuation latency or a move."""
     from embodied_env.extensions.calibration.calibration import calibrate
 
-    check_new(args.out, force=args.force)
+    verbs.check_new(args.out, force=args.force)
     contract = load_contract(args.contract)
     enable_large_segments(contract)
     with ProgressBar(f"{contract.name} on {args.backend} · moves") as progress:
@@ -65,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
             repeats=args.repeats,
             progress=progress.update,
             resetting=progress.pause,
-            **given_options(args, *_OPTIONS),
+            **verbs.given_options(args, *_OPTIONS),
         )
     write_profile(profile, args.out, replace=args.force)
     if args.json:

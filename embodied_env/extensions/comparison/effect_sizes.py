@@ -11,18 +11,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from embodied_env.contract import Contract
+from embodied_env.core import significance_tests as tests
 from embodied_env.core.confidence_intervals import difference_interval
-from embodied_env.core.significance_tests import (
-    MeanTest,
-    compare_means,
-    count_for_mean,
-    count_for_pairs,
-    count_for_shares,
-    fisher_exact,
-    mcnemar_exact,
-    paired_difference_interval,
-    reject_by_holm,
-)
 from embodied_env.core.types import FloatArray
 from embodied_env.extensions.comparison.run_features import MISSED_DEADLINES, FeatureName, RunFeatures
 from embodied_env.record.episode_pairing import Pairing
@@ -123,7 +113,7 @@ def find_differences(
     """
     tested = [found for name in names if (found := _test(name, a, b, contract, pairing)) is not None]
     others = [found for found in tested if found.name.group != "success"]
-    rejected = reject_by_holm([found.p_value for found in others], chance=chance)
+    rejected = tests.reject_by_holm([found.p_value for found in others], chance=chance)
     is_certain = {found.name: is_rejected for found, is_rejected in zip(others, rejected, strict=True)}
     differences = []
     for found in tested:
@@ -148,14 +138,14 @@ def _episodes_needed(found: FeatureDifference, chance: float) -> int | None:
     size = max(abs(found.difference), found.scale.matters)
     if not found.name.is_share_of_episodes:
         is_known = math.isfinite(found.spread)
-        return count_for_mean(found.spread, size, paired=found.pairs > 0, chance=chance) if is_known else None
+        return tests.count_for_mean(found.spread, size, paired=found.pairs > 0, chance=chance) if is_known else None
     if found.pairs:
-        return count_for_pairs(found.apart, min(1.0, size), chance=chance)
+        return tests.count_for_pairs(found.apart, min(1.0, size), chance=chance)
     a, b = found.a.mean, found.b.mean
     if abs(b - a) < size:  # a difference that matters from the mean share towards one half
         a = (a + b) / 2
         b = a + math.copysign(size, 0.5 - a)
-    return count_for_shares(a, b, chance=chance)
+    return tests.count_for_shares(a, b, chance=chance)
 
 
 def _test(
@@ -170,7 +160,7 @@ def _test(
     is_paired = len(pairs) > 1 and 2 * len(pairs) >= min(len(values_a), len(values_b))
     if is_paired:
         values_a, values_b = pairs.T
-    test, apart = compare_means(values_a, values_b, paired=is_paired), math.nan
+    test, apart = tests.compare_means(values_a, values_b, paired=is_paired), math.nan
     if name.is_share_of_episodes:
         test, apart = _test_shares(values_a, values_b, is_paired=is_paired)
     return FeatureDifference(
@@ -184,20 +174,20 @@ def _test(
     )
 
 
-def _test_shares(a: FloatArray, b: FloatArray, *, is_paired: bool) -> tuple[MeanTest, float]:
+def _test_shares(a: FloatArray, b: FloatArray, *, is_paired: bool) -> tuple[tests.MeanTest, float]:
     """Return the exact test of two shares, and the share of the pairs in which only one run has it."""
     rates = rate_a, rate_b = [Rate.of(int(values.sum()), len(values)) for values in (a, b)]
     apart = math.nan
     if is_paired:
-        paired = mcnemar_exact([(x > 0, y > 0) for x, y in zip(a.tolist(), b.tolist(), strict=True)])
-        interval, p_value = paired_difference_interval(paired), paired.p_value
+        paired = tests.mcnemar_exact([(x > 0, y > 0) for x, y in zip(a.tolist(), b.tolist(), strict=True)])
+        interval, p_value = tests.paired_difference_interval(paired), paired.p_value
         apart = (paired.only_a + paired.only_b) / paired.pairs
     else:
         bounds_a, bounds_b = ((rate.share, rate.low, rate.high) for rate in rates)
         interval = difference_interval(bounds_a, bounds_b)
-        p_value = fisher_exact((rate_a.successes, rate_a.trials), (rate_b.successes, rate_b.trials))
+        p_value = tests.fisher_exact((rate_a.successes, rate_a.trials), (rate_b.successes, rate_b.trials))
     difference = rate_b.share - rate_a.share
-    return MeanTest(difference=difference, interval=interval, p_value=p_value, spread=math.nan), apart
+    return tests.MeanTest(difference=difference, interval=interval, p_value=p_value, spread=math.nan), apart
 
 
 def _level(name: FeatureName, features: RunFeatures, values: FloatArray) -> FeatureLevel:

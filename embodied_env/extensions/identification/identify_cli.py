@@ -11,18 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.verb_arguments import (
-    ROBOT_OPTIONS,
-    add_force,
-    add_json,
-    add_options,
-    add_seed,
-    check_new,
-    given_options,
-    integer_from,
-    output_file,
-    run_directory,
-)
+from embodied_env.cli import verb_arguments as verbs
 from embodied_env.contract import load_contract
 from embodied_env.core.terminal import ProgressBar, print_tables, say
 from embodied_env.errors import UsageError
@@ -34,14 +23,14 @@ if TYPE_CHECKING:
     from embodied_env.extensions.identification.identification import Identification
     from embodied_env.extensions.identification.rollouts import Parameter
 
-_OF_ROBOT = ("namespace", *ROBOT_OPTIONS, "connect_timeout_s")
+_OF_ROBOT = ("namespace", *verbs.ROBOT_OPTIONS, "connect_timeout_s")
 _PARAMETER = re.compile(r"([a-z_]+)(?:\.([^=]+))?(?:=([^=]+)\.\.([^=]+))?")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     option = parser.add_argument
-    option("runs", metavar="RUN", nargs="*", type=run_directory, help="run directory, such as runs/<id>")
+    option("runs", metavar="RUN", nargs="*", type=verbs.run_directory, help="run directory, such as runs/<id>")
     option("--contract", help="name or path of the contract whose model is fitted")
     help_ = "backend whose profile has the model (default: mujoco); with --excite the one that moves (default: real)"
     option("--backend", help=help_)
@@ -54,18 +43,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "name of each joint, with names joined by + shared (default: all but masses)",
     )
     option("--segment", type=float, metavar="SECONDS", default=1.0, help="length of the segments of a run, s")
-    add_seed(parser, "seed of the bootstrap; with --excite of the motions and of the reset")
-    option("--out", type=output_file, metavar="FILE", help="file to write (default: NAME.identified.yaml)")
-    option("--report", type=output_file, metavar="FILE", help="HTML page to write (default: none)")
-    add_force(parser, "the file and the page")
-    add_json(parser)
+    verbs.add_seed(parser, "seed of the bootstrap; with --excite of the motions and of the reset")
+    option("--out", type=verbs.output_file, metavar="FILE", help="file to write (default: NAME.identified.yaml)")
+    option("--report", type=verbs.output_file, metavar="FILE", help="HTML page to write (default: none)")
+    verbs.add_force(parser, "the file and the page")
+    verbs.add_json(parser)
     option("--excite", metavar="CONTRACT", help="contract of a robot to move and record, instead of a fit")
     option("--record", metavar="FOLDER", default="runs", help="with --excite: parent of the run directory")
     option("--joints", nargs="+", default=[], metavar="JOINT", help="with --excite: joints to move (default: all)")
     help_ = "with --excite: amplitude of a motion as a fraction of the joint range"
     option("--amplitude", type=float, default=BRISK_AMPLITUDE, help=help_)
-    option("--repeats", type=integer_from(1), metavar="N", default=3, help="with --excite: number of repetitions")
-    add_options(parser, *_OF_ROBOT)
+    option("--repeats", type=verbs.integer_from(1), metavar="N", default=3, help="with --excite: number of repetitions")
+    verbs.add_options(parser, *_OF_ROBOT)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -84,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
     contract = load_contract(args.contract)
     out = args.out or f"{contract.name}.identified.yaml"
-    check_new(out, args.report, force=args.force)
+    verbs.check_new(out, args.report, force=args.force)
     parameters = [each for text in args.parameters for each in parse_parameter(text, contract)]
     if args.report is not None:
         check_page_libraries()
@@ -125,7 +114,7 @@ def _excite(args: argparse.Namespace) -> int:
             seed=args.seed,
             progress=progress.update,
             resetting=progress.pause,
-            **given_options(args, *_OF_ROBOT),
+            **verbs.given_options(args, *_OF_ROBOT),
         )
     if args.json:
         say(json.dumps({"run": str(found.path), "missing": dict(found.missing)}, indent=1))

@@ -6,18 +6,10 @@ import argparse
 from dataclasses import fields
 
 from embodied_env.cli import SOUND
-from embodied_env.cli.verb_arguments import (
-    ROBOT_OPTIONS,
-    add_chunks,
-    add_options,
-    add_policy,
-    add_seed,
-    given_options,
-    stop_on_signals,
-)
+from embodied_env.cli import verb_arguments as verbs
 from embodied_env.core.terminal import say
 
-_OPTIONS = ("relay", *ROBOT_OPTIONS, "connect_timeout_s")
+_OPTIONS = ("relay", *verbs.ROBOT_OPTIONS, "connect_timeout_s")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,12 +17,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     option("contract", metavar="CONTRACT", nargs="?", default="arm_reach", help="name or path of a contract")
     option("--namespace", help="absolute ROS 2 namespace (default: /)")
-    add_policy(parser, default="scripted", what="address of the policy to keep loaded")
-    add_chunks(parser)
-    add_seed(parser, "seed of the goals")
+    verbs.add_policy(parser, default="scripted", what="address of the policy to keep loaded")
+    verbs.add_chunks(parser)
+    verbs.add_seed(parser, "seed of the goals")
     option("--out", metavar="DIR", default="runs", help="parent directory of the run directories, one for each goal")
     option("--autostart", action="store_true", help="configure and activate at once, without a lifecycle manager")
-    add_options(parser, *_OPTIONS)
+    verbs.add_options(parser, *_OPTIONS)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,11 +34,11 @@ def run(args: argparse.Namespace) -> int:
     if args.namespace is not None:
         check_namespace(args.namespace)
     named = {each.name: getattr(args, each.name) for each in fields(RunnerOptions) if each.name != "robot"}
-    options = RunnerOptions(**named, robot=given_options(args, *_OPTIONS))
+    options = RunnerOptions(**named, robot=verbs.given_options(args, *_OPTIONS))
 
     def print_ready(namespace: str) -> None:
         say(f"the runner is in namespace {namespace}; press Ctrl-C to brake and stop", flush=True)
 
-    stop = stop_on_signals()
+    stop = verbs.stop_on_signals()
     run_runner(options, namespace=args.namespace, stop=stop, autostart=args.autostart, on_ready=print_ready)
     return SOUND

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import robot_rig
 import yaml
 from action_msgs.msg import GoalStatus
 from embodied_env_interfaces.action import RunPolicy
@@ -15,19 +16,6 @@ from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetState
 from rclpy.action import ActionClient
 from rclpy.executors import SingleThreadedExecutor
-from robot_rig import (
-    ATTEMPTS,
-    DOMAIN_ID,
-    ENVIRONMENT,
-    ESTOPS,
-    LAYOUT,
-    NAMESPACE,
-    PERIOD_S,
-    ROUNDING,
-    SHIPPED,
-    TIMEOUT_S,
-    Monitor,
-)
 from runner_policies import MODE_FILE
 from std_msgs.msg import String
 
@@ -46,28 +34,36 @@ SUCCEEDED, ABORTED, CANCELED = (
 )
 ACTION_PACKAGE = "embodied_env_interfaces"
 POLICY = "runner_policies:selected()"
-FASTEST_S = LAYOUT.limits.fastest[0]
+FASTEST_S = robot_rig.LAYOUT.limits.fastest[0]
 FEWEST_STEPS = 3  # of braking, of six without a stall of the machine
-MANAGER = f"{NAMESPACE}/controller_manager"
+MANAGER = f"{robot_rig.NAMESPACE}/controller_manager"
 BLOCK = {
     "fingerprint": False,
-    "controllers": {"activate": ["forward"], "deactivate": ["trajectory"], "timeout_s": TIMEOUT_S, "manager": MANAGER},
+    "controllers": {
+        "activate": ["forward"],
+        "deactivate": ["trajectory"],
+        "timeout_s": robot_rig.TIMEOUT_S,
+        "manager": MANAGER,
+    },
 }
 
 
 def write_contract(path, *, blocks=None, has_estop=True, **profile):
     """Write the contract of the emulated robot, with an e-stop that the emulator does not publish."""
-    contract = yaml.safe_load(Path(SHIPPED.source).read_text())
+    contract = yaml.safe_load(Path(robot_rig.SHIPPED.source).read_text())
     contract["episode"]["horizon_steps"] = 2000
     contract["override_robot_limits"] = True
     contract["sensors"]["joints"] = {}
     for sensor in contract["sensors"].values():
         sensor["max_age_s"] = 1.0  # a stall of the machine ends no episode
-    contract["backends"]["mujoco_ros"] = {**contract["backends"]["mujoco_ros"], "emulator": {"tick_s": PERIOD_S / 2}}
+    contract["backends"]["mujoco_ros"] = {
+        **contract["backends"]["mujoco_ros"],
+        "emulator": {"tick_s": robot_rig.PERIOD_S / 2},
+    }
     contract["safety"] = {"watchdog": {"hold_steps": 4, "stop_steps": 40}}
-    estop = {name: {**spec, "safe": list(spec.get("safe", (False,)))} for name, spec in ESTOPS.items()}
+    estop = {name: {**spec, "safe": list(spec.get("safe", (False,)))} for name, spec in robot_rig.ESTOPS.items()}
     estop["button"]["timeout_s"] = 5.0  # a stall of the machine is no stop
-    patient = {"discovery_s": 0.0, "connect_timeout_s": TIMEOUT_S}
+    patient = {"discovery_s": 0.0, "connect_timeout_s": robot_rig.TIMEOUT_S}
     contract["backends"]["real"] = {**patient, **({"estop": estop} if has_estop else {}), **profile}
     path.write_text(yaml.safe_dump(contract if blocks is None else {**contract, "blocks": blocks}))
     return path
@@ -78,7 +74,7 @@ class Client:
 
     def __init__(self, process):
         self.process = process
-        self.ros = RosNode("client", namespace=NAMESPACE, clock=SteadyClock(), domain_id=DOMAIN_ID)
+        self.ros = RosNode("client", namespace=robot_rig.NAMESPACE, clock=SteadyClock(), domain_id=robot_rig.DOMAIN_ID)
         self.node = self.ros.node
         self.statuses: list = []
         self.executor = SingleThreadedExecutor(context=self.node.context)
@@ -93,7 +89,7 @@ class Client:
     def status(self):
         return json.loads(self.statuses[-1].data) if self.statuses else {}
 
-    def wait_until(self, condition, timeout_s=TIMEOUT_S):
+    def wait_until(self, condition, timeout_s=robot_rig.TIMEOUT_S):
         end = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < end, (self.status, self.process.stderr_tail())
@@ -180,16 +176,19 @@ class RunnerRig:
         self.contract = write_contract(folder / "arm.yaml", blocks=blocks, **profile)
         self.select("")
         emulated = write_contract(folder / "emulated.yaml", has_estop=False)
-        robot = simulator(str(emulated), namespace=NAMESPACE, free_running=True)
-        self.robot, self.monitor = Child(robot, environment=ENVIRONMENT), Monitor(NAMESPACE)
-        relayed = relay(str(self.contract), namespace=NAMESPACE, backend="real")
-        self.relay = Child(relayed, environment=ENVIRONMENT) if has_relay else None
+        robot = simulator(str(emulated), namespace=robot_rig.NAMESPACE, free_running=True)
+        self.robot, self.monitor = (
+            Child(robot, environment=robot_rig.ENVIRONMENT),
+            robot_rig.Monitor(robot_rig.NAMESPACE),
+        )
+        relayed = relay(str(self.contract), namespace=robot_rig.NAMESPACE, backend="real")
+        self.relay = Child(relayed, environment=robot_rig.ENVIRONMENT) if has_relay else None
         options = (*options, *["--relay"] * has_relay)
-        arguments = (str(self.contract), "--policy", policy, "--emulator", "--namespace", NAMESPACE, *options)
+        arguments = (str(self.contract), "--policy", policy, "--emulator", "--namespace", robot_rig.NAMESPACE, *options)
         self.spec = ProcessSpec(role="runner", module=CLI, arguments=("runner", *arguments, "--out", str(folder)))
         generated = [place for place in sys.path if "/build/interfaces/" in place]
         places = [Path(__file__).parent, *(each for each in generated if has_types or ACTION_PACKAGE not in each)]
-        self.environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(map(str, places))}
+        self.environment = {**robot_rig.ENVIRONMENT, "PYTHONPATH": os.pathsep.join(map(str, places))}
         self.environment[MODE_FILE] = str(self.mode_file)
         self.first = 0
         self.start()
@@ -244,29 +243,29 @@ class RunnerRig:
 
     def run_to_full_speed(self):
         """Send a goal without an end, and return its handle when the robot moves at full speed."""
-        for _ in range(ATTEMPTS):  # a stall of the machine ends an episode
+        for _ in range(robot_rig.ATTEMPTS):  # a stall of the machine ends an episode
             self.first, handle = len(self.commands), self.client.send(seconds=600.0)
             assert handle.accepted, self.client.status
             ended = handle.get_result_async()
             self.client.wait_until(lambda: self.speed() > 0.9 * FASTEST_S or ended.done())  # noqa: B023 - used at once
             if not ended.done():
                 return handle
-        raise AssertionError(f"{ATTEMPTS} goals ended early: {self.client.status}")
+        raise AssertionError(f"{robot_rig.ATTEMPTS} goals ended early: {self.client.status}")
 
     def speed(self):
         """Return the speed of the first joint by the last two commands of that goal, rad/s."""
         last = self.commands[self.first :][-2:]
-        return (last[1][0] - last[0][0]) / PERIOD_S if len(last) == 2 else 0.0
+        return (last[1][0] - last[0][0]) / robot_rig.PERIOD_S if len(last) == 2 else 0.0
 
     def check_braked(self):
         """Assert that the last commands brake from full speed to rest, and that none follows."""
         self.client.wait_until(lambda: self.speed() == 0.0)  # the last command may arrive after the answer
         sent = len(self.commands)
-        speeds = np.diff(np.array(self.commands[self.first :])[:, 0]) / PERIOD_S
+        speeds = np.diff(np.array(self.commands[self.first :])[:, 0]) / robot_rig.PERIOD_S
         last_fast = np.flatnonzero(speeds > 0.9 * FASTEST_S)[-1]
         braking = speeds[last_fast:]
         assert braking[-1] == 0.0
         assert np.count_nonzero(braking) >= FEWEST_STEPS, braking
-        assert np.abs(speeds).max() <= FASTEST_S + ROUNDING
-        time.sleep(3 * PERIOD_S)  # in which a moving robot would get other commands
+        assert np.abs(speeds).max() <= FASTEST_S + robot_rig.ROUNDING
+        time.sleep(3 * robot_rig.PERIOD_S)  # in which a moving robot would get other commands
         assert all(command == self.commands[sent - 1] for command in self.commands[sent:])
