@@ -89,8 +89,10 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         malformed = chunk is None or (len(chunk) != self.length and not isinstance(actions, NoAction))
         executed = [self._brake] if chunk is None or malformed else chunk
         rewards = np.full(self.length, np.nan)
-        if len(executed) > 1:
-            self._annotate(executed)
+        if len(executed) > 1:  # record the chunk in its first step
+            account = {"id": self._chunks, "born": self._base.step_index, "length": len(executed)}
+            self._base.annotate(CHUNK, {"mode": "wrapper", **account, "actions": executed})
+            self._chunks += 1
         for place in range(len(executed)):
             observation, reward, terminated, truncated, info = self._take(executed[place:])
             rewards[place] = reward
@@ -99,12 +101,6 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         taken = place + 1
         result = {"executed": taken, "rewards": rewards, "malformed": malformed}
         return observation, float(np.sum(rewards[:taken])), terminated, truncated, {**info, "chunk_result": result}
-
-    def _annotate(self, actions: list[Any]) -> None:
-        """Record the chunk in its first step."""
-        account = {"id": self._chunks, "born": self._base.step_index, "length": len(actions)}
-        self._base.annotate(CHUNK, {"mode": "wrapper", **account, "actions": actions})
-        self._chunks += 1
 
     def _take(self, actions: list[Any]) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take one step with the first of `actions`, and drop the episode if the step ends it or raises."""

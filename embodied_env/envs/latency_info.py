@@ -251,12 +251,9 @@ def _rendering(render_ns: int | None) -> tuple[float, int]:
 
 def _age(sample: Sample, now_ns: int) -> Stage:
     """Return the time from acquisition to `now_ns`, both on the world's clock."""
-    age_s, quality = (now_ns - sample.stamp_ns) / NS_PER_S, _stamp_quality(sample)
+    age_s = (now_ns - sample.stamp_ns) / NS_PER_S
+    quality = Quality.LOST if sample.quality is Quality.LOST else sample.stamp_quality
     return age_s, Quality.NEGATIVE if age_s < 0.0 and not quality else quality
-
-
-def _stamp_quality(sample: Sample) -> Quality:
-    return Quality.LOST if sample.quality is Quality.LOST else sample.stamp_quality
 
 
 def _duration(ns: int, sample: Sample, quality: Quality = Quality.OK) -> Stage:
