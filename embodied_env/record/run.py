@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,7 +43,7 @@ class Run:
     """
 
     path: Path
-    manifest: Manifest
+    manifest: Manifest = field(repr=False)
 
     @property
     def clean(self) -> bool:
@@ -167,7 +167,7 @@ def inspect_run(path: str | Path) -> tuple[Run, list[Violation]]:
     try:
         manifest = read_json(file)
     except ValueError as error:
-        raise RecordError(f"not a run directory: {path} ({error})") from None
+        raise RecordError(f"not a run directory: {path}: {error} (expected a folder such as runs/<id>)") from None
     named = manifest.get("schema") if isinstance(manifest, dict) else None
     if named != RUN:
         raise RecordError(f"{file}: unknown schema {short_repr(named)} (expected {RUN!r})")

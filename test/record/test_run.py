@@ -44,6 +44,10 @@ def cut(recorded, tmp_path):
 # --------------------------------------------------------------------------------------------------------- unclean runs
 
 
+def test_the_repr_of_a_run_names_its_folder_alone(closed):
+    assert repr(read_run(closed)) == f"Run(path={closed!r})"
+
+
 def test_unclosed_run_is_not_clean_and_has_all_rows(cut):
     run = read_run(cut)
     assert not run.clean
@@ -74,7 +78,10 @@ def test_recorded_problem_has_precedence(closed):
 
 
 def test_folder_that_is_not_a_run_is_rejected(tmp_path):
-    with pytest.raises(RecordError, match=r"not a run directory: .*cannot read .*manifest\.json: .*No such file"):
+    with pytest.raises(
+        RecordError,
+        match=r"not a run directory: .*cannot read .*manifest\.json: .*No such file.* \(expected a folder such as runs/",
+    ):
         read_run(tmp_path)
 
 
