@@ -256,12 +256,16 @@ class ModelPolicy:
     def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
         """Return the action, the chunk or `NoAction` for `observation`.
 
-        Raises UsageError for a history without the steps in which the last chunk was executed.
+        Raises UsageError for a flattened observation, and for a history without the steps in which the last chunk was
+        executed.
         """
         if self._is_blind and not self.observes_all:
             problem = f"policy {self.identity.name!r}: its history lacks the steps of the last chunk"
             expected = "expected observe(observation) in each step without an inference"
             raise UsageError(f"{problem} ({expected}); call it, or run the policy in a ChunkRunner")
+        if not isinstance(observation, Mapping):
+            problem = f"policy {self.identity.name!r}: observation of type {type(observation).__name__}"
+            raise UsageError(f"{problem} (expected the dict of the environment, without FlattenObservation)")
         self.inputs = self.interface.to_inputs(observation)
         outputs = self.model.infer(self.inputs)
         action = outputs if isinstance(outputs, NoAction) else self.interface.to_action(outputs)

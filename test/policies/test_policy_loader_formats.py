@@ -105,6 +105,14 @@ def test_onnx_model_that_does_not_fit_is_refused(write, data, problem):
         embodied_env.load_policy(write(data), ARM)
 
 
+def test_a_flattened_observation_is_refused(write):
+    policy: Any = embodied_env.load_policy(write(onnx_models.linear(WEIGHTS)), ARM)
+    with pytest.raises(
+        UsageError, match=r"observation of type ndarray \(expected the dict of the environment, without"
+    ):
+        policy(np.zeros(SIZE))
+
+
 def test_missing_file_and_wrong_options_are_refused(write):
     address = write(onnx_models.linear(WEIGHTS))
     for wrong, options, problem in (
