@@ -51,7 +51,7 @@ def read_yaml(text: str, source: str) -> Any:  # noqa: ANN401 - YAML types
     except ContractError as error:
         raise ContractError(error.path, error.problem, source=source) from None
     except (yaml.YAMLError, ValueError) as error:
-        problem = " ".join(str(error).split())
+        problem = " ".join(str(error).replace('in "<unicode string>", line', "at line").split())
         raise ContractError("", f"not valid YAML: {problem[:500]}", source=source) from None
 
 

@@ -223,6 +223,13 @@ def test_a_draft_with_limits_in_degrees_is_not_valid(tmp_path, capsys):
     assert "actuators.arm.joints.j.position: [-114.0, 114.0] rad" in capsys.readouterr().out
 
 
+@pytest.mark.needs("contract_init")
+def test_a_damaged_urdf_is_named(tmp_path, capsys):
+    (tmp_path / "arm.urdf").write_text("<robot")
+    assert main(["contract", "init", "--urdf", str(tmp_path / "arm.urdf")]) == 2
+    assert f"{tmp_path / 'arm.urdf'}: urdf: not well-formed XML" in capsys.readouterr().err
+
+
 def test_wheel_limits_are_not_suspected_to_be_degrees():
     cart = load_contract("cart_goal")
     fast = {name: replace(limits, velocity=500.0) for name, limits in cart.actuators["base"].joints.items()}

@@ -14,7 +14,7 @@ from embodied_env.contract.required_sensors import default_required
 from embodied_env.contract.sensor_schema import SensorSpec
 from embodied_env.contract.typed_values import parse_as
 from embodied_env.contract.urdf import MOST_JOINTS, MOVABLE, read_joints
-from embodied_env.contract.value_checks import allow, check_magnitude, check_text
+from embodied_env.contract.value_checks import allow, check_magnitude, check_text, naming_file
 from embodied_env.contract.yaml_text import DEEPEST, checked_text, comment, dump_yaml
 from embodied_env.errors import escaped
 from embodied_env.extensions.contract_init.driver_answers import Answers
@@ -111,7 +111,8 @@ class Draft:
 
 def add_urdf(draft: Draft, text: str | bytes, source: str) -> None:
     """Add the joints of a URDF and their limits, or raise ContractError."""
-    found, problems = read_joints(text)
+    with naming_file(source):
+        found, problems = read_joints(text)
     for name, problem in problems.items():
         draft.gap(f"joint {name} of {source} is unreadable: {problem}", "correct the URDF, or process it with xacro")
     moving = {name: spec for name, spec in found.items() if spec.kind in MOVABLE}
