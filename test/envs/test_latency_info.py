@@ -116,18 +116,15 @@ def sample(name="joints", **fields):
 WALL = ClockStatus(mode="wall")
 
 
+def builder(sensors=("joints",), *, primary=None, **changes):
+    known: dict = {"transport": False, "moves_by_itself": True, "pacer": None, "commands": None}
+    return LatencyInfoBuilder(sensors=sensors, primary=primary, period_ns=PERIOD_NS, **{**known, **changes})
+
+
 def account(*samples, clock=WALL, actuation=None, commands=None):
     """Return the latency of a step with these samples at its start and end, and its command sent at NOW_NS."""
     names = tuple(each.sensor for each in samples)
-    stages = LatencyInfoBuilder(
-        sensors=names,
-        primary=names[0],
-        period_ns=PERIOD_NS,
-        transport=True,
-        moves_by_itself=True,
-        pacer=None,
-        commands=commands or CommandsInFlight(),
-    )
+    stages = builder(names, primary=names[0], transport=True, commands=commands or CommandsInFlight())
     ledger = Ledger(ManualClock(start_ns=NOW_NS))
     ledger.load(LedgerState(stamps_ns=(NOW_NS,) * len(StepEvent), is_first=True, is_marked=False))
     snapshot = Snapshot(
@@ -224,15 +221,7 @@ def test_the_skew_is_between_the_first_and_the_last_reading_with_the_quality_of_
 
 
 def test_lost_world_keeps_its_last_clock_status():
-    stages = LatencyInfoBuilder(
-        sensors=("joints",),
-        primary=None,
-        period_ns=PERIOD_NS,
-        transport=False,
-        moves_by_itself=True,
-        pacer=None,
-        commands=None,
-    )
+    stages = builder()
     ledger = Ledger(ManualClock())
     known = Snapshot(now_ns=NOW_NS, samples={"joints": sample()}, clock=ClockStatus(mode="wall", epoch=3))
     stages.build(ledger, known, known)
@@ -323,9 +312,7 @@ def test_sensor_stages_are_independent_and_aggregates_take_the_worst(first, seco
 
 
 def test_stages_without_sensors_are_unknown():
-    stages = LatencyInfoBuilder(
-        sensors=(), primary=None, period_ns=PERIOD_NS, transport=False, moves_by_itself=False, pacer=None, commands=None
-    )
+    stages = builder((), moves_by_itself=False)
     nothing = Snapshot(now_ns=NOW_NS, samples={})
     latency = stages.build(Ledger(ManualClock()), nothing, nothing)
     for name in ("obs_skew_s", "obs_age_max_s"):

@@ -313,39 +313,27 @@ def test_pickle_is_never_read(policy):
 
 
 CONFIG = {"type": "act", "input_features": STATE, "output_features": ACTION}
+
+
+def with_inputs(*names, shape, kind="STATE"):
+    features = {name: {"type": kind, "shape": shape} for name in names}
+    return {"config.json": {**CONFIG, "input_features": features}}
+
+
 INVALID = {
     "not JSON": ({"config.json": b"{"}, "config.json: "),
     "NaN": ({"config.json": b'{"type": NaN}'}, "expected finite numbers"),
     "no features": ({"config.json": {"type": "act"}}, "'input_features' (expected a policy with"),
     "an unknown mode": ({}, "unknown normalization mode 'NEW' of observation.state (expected one of: IDENTITY"),
-    "an image without axes": (
-        {"config.json": {"type": "act", "input_features": {"image": {"type": "VISUAL", "shape": [3]}}}},
-        "shape (3,) of image (expected an image",
-    ),
-    "billions of components": (
-        {"config.json": {"type": "act", "input_features": {"state": {"type": "STATE", "shape": [4000000000]}}}},
-        "shape (4000000000,) of state",
-    ),
-    "a length of 0": (
-        {"config.json": {**CONFIG, "input_features": {"s": {"type": "STATE", "shape": [0]}}}},
-        "from 1 to",
-    ),
-    "a million axes": (
-        {"config.json": {**CONFIG, "input_features": {"s": {"type": "STATE", "shape": [10**39] * 1000}}}},
-        " of s (expected lengths",
-    ),
-    "a name of two lines": (
-        {"config.json": {**CONFIG, "input_features": {"s\nname: x": {"type": "STATE", "shape": [6]}}}},
-        "expected printable text",
-    ),
-    "many features": (
-        {"config.json": {**CONFIG, "input_features": {f"s{i}": {"type": "STATE", "shape": [6]} for i in range(101)}}},
-        "101 input_features (expected at most 100",
-    ),
+    "an image without axes": (with_inputs("image", shape=[3], kind="VISUAL"), "shape (3,) of image (expected an image"),
+    "billions of components": (with_inputs("state", shape=[4000000000]), "shape (4000000000,) of state"),
+    "a length of 0": (with_inputs("s", shape=[0]), "from 1 to"),
+    "a million axes": (with_inputs("s", shape=[10**39] * 1000), " of s (expected lengths"),
+    "a name of two lines": (with_inputs("s\nname: x", shape=[6]), "expected printable text"),
+    "many features": (with_inputs(*map(str, range(101)), shape=[6]), "101 input_features (expected at most 100"),
     "many steps": ({"config.json": {**CONFIG, "n_obs_steps": 10**30}}, "n_obs_steps 1000000000"),
     "features of one buffer": (
-        {"config.json": {**CONFIG, "input_features": {**STATE, "observation_state": STATE["observation.state"]}}}
-        | {"model.safetensors": b""},
+        with_inputs("observation.state", "observation_state", shape=[6]) | {"model.safetensors": b""},
         "names that differ by more than",
     ),
     "tensors cut off": ({NORMALIZER: TENSORS[:200]}, f"{NORMALIZER}: "),
