@@ -12,18 +12,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract.actuator_schema import FloatArray
 from embodied_env.contract.contract_schema import SHAPE
-from embodied_env.contract.typed_values import parse_as
+from embodied_env.contract.typed_values import From, parse_as
 from embodied_env.contract.value_checks import allow
 from embodied_env.errors import ContractError, UsageError
 
 _Point = tuple[float, float, float]
 _Line = tuple[float, float, float, float]
+_Frame = Annotated[FloatArray, From(tuple[_Line, _Line, _Line, _Line], np.array)]
+_Travel = Annotated[float, From(float | None, lambda value: math.inf if value is None else value)]  # in JSON: null
 
 MOST_LEVERS = 20_000_000
 """Maximum size of the motion bounds of one robot: 160 MB."""
@@ -63,13 +66,13 @@ class TreeJoint:
     """A joint that rotates about or slides along the unit vector `axis` through its origin."""
 
     parent: int  # the index of an earlier joint, or WORLD
-    frame: FloatArray  # its frame at value zero in that of the parent
-    axis: FloatArray
+    frame: _Frame  # its frame at value zero in that of the parent
+    axis: Annotated[FloatArray, From(_Point, np.array)]
     slides: bool
     column: int  # its value is ratio * positions[column] + offset
-    ratio: float = 1.0
-    offset: float = 0.0
-    travel_m: float = 0.0  # maximum magnitude of the value of a sliding joint
+    ratio: float
+    offset: float
+    travel_m: _Travel  # maximum magnitude of the value of a sliding joint, else 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -78,7 +81,7 @@ class TreeShape:
 
     link: str
     joint: int
-    ends_m: FloatArray
+    ends_m: Annotated[FloatArray, From(tuple[_Point, _Point], np.array)]
     radius_m: float
 
 
@@ -266,33 +269,11 @@ def transform_points(frame: FloatArray, ends_m: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Joint:
-    """A `TreeJoint`, unlimited if `travel_m` is None."""
-
-    parent: int
-    frame: tuple[_Line, _Line, _Line, _Line]
-    axis: _Point
-    slides: bool
-    column: int
-    ratio: float
-    offset: float
-    travel_m: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Capsule:
-    link: str
-    joint: int
-    ends_m: tuple[_Point, _Point]
-    radius_m: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Shape:
     joints: tuple[str, ...]
     adjacent: tuple[tuple[str, ...], ...]
-    tree: tuple[_Joint, ...]
-    capsules: tuple[_Capsule, ...]
+    tree: tuple[TreeJoint, ...]
+    capsules: tuple[TreeShape, ...]
 
 
 def dump_shape(model: KinematicModel) -> bytes:
@@ -323,10 +304,4 @@ def parse_shape(content: bytes) -> KinematicModel:
     for index, capsule in enumerate(shape.capsules):
         is_valid = WORLD <= capsule.joint < len(shape.tree)
         allow(is_valid, f"{SHAPE}.capsules[{index}]", f"joint {capsule.joint}", f"below {len(shape.tree)}")
-    joints = []
-    for joint in shape.tree:
-        travel_m = math.inf if joint.travel_m is None else joint.travel_m
-        arrays = {"frame": np.array(joint.frame), "axis": np.array(joint.axis)}
-        joints.append(TreeJoint(**{**vars(joint), **arrays, "travel_m": travel_m}))
-    capsules = [TreeShape(**{**vars(capsule), "ends_m": np.array(capsule.ends_m)}) for capsule in shape.capsules]
-    return KinematicModel(shape.joints, joints, capsules, adjacent=frozenset(map(frozenset, shape.adjacent)))
+    return KinematicModel(shape.joints, shape.tree, shape.capsules, adjacent=frozenset(map(frozenset, shape.adjacent)))

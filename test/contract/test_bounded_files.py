@@ -29,7 +29,6 @@ from embodied_env.contract.contract_loader import (
 from embodied_env.contract.contract_schema import SHAPE
 from embodied_env.contract.forward_kinematics import KinematicModel, TreeJoint, TreeShape, dump_shape, parse_shape
 from embodied_env.contract.safety_schema import BoxSpec, WorkspaceSpec
-from embodied_env.contract.urdf import MOST_LINKS, parse_urdf
 from embodied_env.envs.registration import make
 from embodied_env.errors import ContractError, EmbodiedEnvError
 from embodied_env.record import read_run
@@ -319,10 +318,8 @@ def test_a_bad_file_named_by_the_user_gives_one_clear_error(use, folder):
 
 
 def chain(joints, capsules):
-    tree = [
-        TreeJoint(parent=i - 1, frame=np.eye(4), axis=np.array([0.0, 0.0, 1.0]), slides=i % 2 == 1, column=i)
-        for i in range(joints)
-    ]
+    same = {"frame": np.eye(4), "axis": np.array([0.0, 0.0, 1.0]), "ratio": 1.0, "offset": 0.0, "travel_m": 0.0}
+    tree = [TreeJoint(parent=i - 1, slides=i % 2 == 1, column=i, **same) for i in range(joints)]
     shapes = [TreeShape(link=f"l{i}", joint=i % joints, ends_m=np.zeros((2, 3)), radius_m=0.1) for i in range(capsules)]
     return KinematicModel(tuple(f"j{i}" for i in range(joints)), tree, shapes)
 
@@ -362,9 +359,3 @@ def test_malformed_shape_is_rejected(change):
 def test_too_many_capsules_are_rejected_before_computing_levers():
     with pytest.raises(ContractError, match=r"safety\.workspace: robot too large"):
         chain(500, 210).levers()
-
-
-def test_urdf_with_too_many_links_is_rejected():
-    links = "".join(f'<link name="l{i}"/>' for i in range(MOST_LINKS + 1))
-    with pytest.raises(ContractError, match=r"urdf\.link"):
-        parse_urdf(f'<robot name="r">{links}</robot>')

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safety_strategies import SEEDED, examples
 from shipped_contracts import resolved_document
-from strategies import Document, contracts, document, document_of, documents, plain_values
+from strategies import Document, contracts, document_of, documents, plain_values
 
 from embodied_env.cli.contract_cli import describe_contract
 from embodied_env.contract import Contract, parse_contract
@@ -167,7 +167,3 @@ def test_effective_limits_are_within_declared_limits(contract: Contract) -> None
         if joint.position is not None:
             assert joint.position[0] <= limits.position_low[i]
             assert limits.position_high[i] <= joint.position[1]
-
-
-def test_small_document_is_valid() -> None:
-    assert parse_contract(json.dumps(document())).name == "small"

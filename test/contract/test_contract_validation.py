@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
 from strategies import ABSENT, changed, document, parse
 
 from embodied_env.contract.actuator_schema import JointLimits
-from embodied_env.contract.contract_schema import EpisodeSpec
 from embodied_env.contract.frozen_dict import FrozenDict
 from embodied_env.contract.safety_schema import Safety
 from embodied_env.contract.spaces import ActionLayout
@@ -362,11 +359,6 @@ def test_margins_shrink_every_limit_and_deceleration_defaults_to_acceleration():
     assert (limits.position_low[0], limits.position_high[0]) == (-1.0 + 0.02, 2.0 - 0.02)
     assert (limits.fastest[0], limits.acceleration[0]) == (3.0 * 0.95, 8.0 * 0.9)
     assert limits.deceleration.tolist() == [10.0 * 0.9, 8.0 * 0.9]
-
-
-def test_contracts_built_in_python_are_validated_too():
-    with pytest.raises(ContractError, match=r"^<text>: episode.horizon_steps: 0 .expected"):
-        dataclasses.replace(parse(document()), episode=EpisodeSpec(horizon_steps=0))
 
 
 def test_the_mappings_and_lists_of_a_contract_are_read_only():

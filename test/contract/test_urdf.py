@@ -187,6 +187,7 @@ def test_invalid_limit_is_reported(old, new, message):
         ('<?xml version="1.0" encoding="nonsense"?><robot/>', "not well-formed"),
         ("<sdf/>", "root element <sdf> .expected <robot>"),
         ("<robot>" + " " * 2**23 + "</robot>", "urdf: 8388623 bytes .expected at most 8388608"),
+        ("<robot>" + '<link name="a"/>' * 1001 + "</robot>", "urdf.link: 1001 links .expected at most 1000"),
         ("<robot>" + '<joint name="a"/>' * 1001 + "</robot>", "urdf.joint: 1001 joints .expected at most 1000"),
         ('<robot><link name="a&#10;safety: null"/></robot>', r"urdf.link: invalid name 'a\\nsafety: null'"),
         ("<robot/>", r"root links \[\] .expected one tree"),

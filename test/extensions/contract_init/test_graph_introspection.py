@@ -19,6 +19,7 @@ from embodied_env.cli.main import main
 from embodied_env.contract.contract_loader import dump_contract
 from embodied_env.errors import ContractError
 from embodied_env.extensions.contract_init.graph_introspection import read_graph
+from embodied_env.messages.message_types import TRAJECTORY
 from embodied_env.processes.child_process import Child, simulator
 from embodied_env.ros.robot.preflight import joint_checks, survey
 from embodied_env.ros.robot.robot_profile import load_real_profile
@@ -72,10 +73,7 @@ def test_arm_in_a_namespace_with_further_joints(domain_id, tmp_path, capsys):
 
         contract = init_from_graph(tmp_path, "--namespace", "/left", is_complete=is_complete)
         actuator = contract.actuators["arm"]
-        assert (actuator.topic, actuator.type) == (
-            "arm_controller/joint_trajectory",
-            "trajectory_msgs/msg/JointTrajectory",
-        )
+        assert (actuator.topic, actuator.type) == ("arm_controller/joint_trajectory", TRAJECTORY)
         assert list(actuator.joints) == ["waist", "shoulder", "elbow", "slide"]  # as in the URDF
         assert [j.unit for j in actuator.joints.values()] == ["rad", "rad", "rad", "m"]
         assert actuator.joints["waist"].position == (-3.0, 3.0)
@@ -178,10 +176,8 @@ def test_controllers_of_a_shared_node_in_simulated_time_are_asked_for_their_join
         assert [check.passed for check in compared.values()] == [True, True, True]
         assert [check.passed for check in checks if check.name in ("simulated time", "readings.joints")] == [True, True]
         arm = next(name for name, actuator in contract.actuators.items() if actuator.topic.startswith("arm"))
-        wrong = replace(
-            contract.actuators[arm],
-            joints={**contract.actuators[arm].joints, "lift": contract.actuators[arm].joints["a1"]},
-        )
+        joints = contract.actuators[arm].joints
+        wrong = replace(contract.actuators[arm], joints={**joints, "lift": joints["a1"]})
         with contextlib.closing(RosNode("asking", namespace="/", clock=SteadyClock())) as ros:
             (check,) = joint_checks(replace(contract, actuators={"arm": wrong}), ros)
             assert (check.passed, check.code) == (False, "joints")

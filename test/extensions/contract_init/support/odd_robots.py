@@ -217,10 +217,8 @@ class Quadruped(OddRobot):
         message = Odometry(child_frame_id="base_link")
         message.header.frame_id, message.header.stamp = "odom", self.stamp()
         message.pose.pose.position.x, message.pose.pose.position.y = self.pose[:2]
-        message.pose.pose.orientation.z, message.pose.pose.orientation.w = (
-            math.sin(self.pose[2] / 2),
-            math.cos(self.pose[2] / 2),
-        )
+        message.pose.pose.orientation.z = math.sin(self.pose[2] / 2)
+        message.pose.pose.orientation.w = math.cos(self.pose[2] / 2)
         self._odometry.publish(message)
         legs = [f"{leg}_{part}_joint" for leg in ("FL", "FR", "RL", "RR") for part in ("hip", "thigh", "calf")]
         self._states.publish(self.states(dict.fromkeys(legs, 0.1)))
