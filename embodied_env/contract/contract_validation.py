@@ -13,7 +13,6 @@ from embodied_env.contract.contract_schema import EACH_ITS_OWN, INSTRUCTION, Con
 from embodied_env.contract.fingerprint import SHIPPED_TASKS
 from embodied_env.contract.required_sensors import commanded_joint_names, required_sensors
 from embodied_env.contract.safety_schema import WorkspaceSpec
-from embodied_env.contract.sensor_schema import FieldSpec
 from embodied_env.contract.sensor_validation import check_keys, check_qos, check_sensor, check_topics_differ
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.typed_values import check_types
@@ -222,7 +221,7 @@ def _actuator_checks(contract: ContractFields) -> Iterator[Callable[[], None]]:
         joint: unit
         for sensor in contract.sensors.values()
         if sensor.type == JOINT_SENSOR and sensor.visibility == "agent" and "position" in sensor.fields
-        for joint, unit in _units_by_joint(sensor.fields["position"]).items()
+        for joint, unit in sensor.fields["position"].units_by_joint().items()
     }
     seen: dict[str, str] = {}
     for name, actuator in contract.actuators.items():
@@ -230,13 +229,6 @@ def _actuator_checks(contract: ContractFields) -> Iterator[Callable[[], None]]:
         yield functools.partial(_check_between_steps, name, actuator, contract)
         for joint, limits in actuator.joints.items():
             yield functools.partial(_check_joint, name, joint, limits, contract, measured, seen)
-
-
-def _units_by_joint(spec: FieldSpec) -> dict[str, str]:
-    """Return the unit of each joint, or an empty mapping where their number is wrong, as the sensor's check reports."""
-    joints = spec.joints or ()
-    is_fitting = not isinstance(spec.unit, tuple) or len(spec.unit) == len(joints)
-    return spec.units_by_joint() if is_fitting else dict.fromkeys(joints, "")
 
 
 def _check_between_steps(name: str, actuator: ActuatorSpec, contract: ContractFields) -> None:

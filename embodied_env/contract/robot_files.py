@@ -113,7 +113,10 @@ def merge_robot(document: Document, robot: Document, text: str) -> Document:
     """
     base = {key: robot[key] for key in _MERGED if isinstance(robot.get(key), dict)}
     own = {key: value for key, value in document.items() if key not in ("robot", "remove")}
-    for path in _texts(document.get("remove", []), "remove"):
+    removed = document.get("remove", [])
+    if not (isinstance(removed, list) and all(isinstance(path, str) for path in removed)):
+        raise ContractError("remove", f"{removed!r} is not a list of paths (expected e.g. [sensors.wrench])")
+    for path in removed:
         _remove(base, path)
     merged = merged_over(base, own)
     chosen = {
@@ -130,12 +133,6 @@ def merged_over(base: Any, own: Any) -> Any:  # noqa: ANN401 - YAML types
     if not (isinstance(base, Mapping) and isinstance(own, Mapping)):
         return own
     return {**base, **{key: merged_over(base[key], value) if key in base else value for key, value in own.items()}}
-
-
-def _texts(value: object, path: str) -> list[str]:
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return value
-    raise ContractError(path, f"{value!r} is not a list of paths (expected e.g. [sensors.wrench])")
 
 
 def _remove(document: Document, path: str) -> None:

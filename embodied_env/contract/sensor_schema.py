@@ -144,10 +144,10 @@ class FieldSpec:
         return {name: line_of(each) for name, each in zip(names, units, strict=False)}
 
     def units_by_joint(self) -> dict[str, str]:
-        """Return the unit of each joint."""
+        """Return the unit of each joint, "" if there is not one for each."""
         joints = self.joints or ()
         units = self.unit if isinstance(self.unit, tuple) else (self.unit,) * len(joints)
-        return dict(zip(joints, units, strict=True))
+        return dict(zip(joints, units, strict=True)) if len(units) == len(joints) else dict.fromkeys(joints, "")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -161,15 +161,13 @@ def _raise_contract_error(misfits: Sequence[Misfit], path: str, source: str) -> 
     """Raise ContractError if there are misfits, and report a misspelt key once, not as a missing one too."""
     misfits = [each for each in misfits if each.is_unknown] or misfits
     errors = [
-        ContractError(_joined(path, each.path).replace("task.parameters.", "task."), each.problem, source=source)
+        ContractError(
+            ".".join(filter(None, (path, each.path))).replace("task.parameters.", "task."), each.problem, source=source
+        )
         for each in misfits[:_MOST_ERRORS]
     ]
     if errors:
         raise ContractError(errors[0].path, errors[0].problem, source=source, others=errors[1:])
-
-
-def _joined(*paths: str) -> str:
-    return ".".join(path for path in paths if path)
 
 
 def _as_tuples(value: Any) -> Any:  # noqa: ANN401 - YAML types

@@ -318,7 +318,7 @@ def test_a_bad_file_named_by_the_user_gives_one_clear_error(use, folder):
 
 
 def chain(joints, capsules):
-    same = {"frame": np.eye(4), "axis": np.array([0.0, 0.0, 1.0]), "ratio": 1.0, "offset": 0.0, "travel_m": 0.0}
+    same: dict = {"frame": np.eye(4), "axis": np.array([0.0, 0.0, 1.0]), "ratio": 1.0, "offset": 0.0, "travel_m": 0.0}
     tree = [TreeJoint(parent=i - 1, slides=i % 2 == 1, column=i, **same) for i in range(joints)]
     shapes = [TreeShape(link=f"l{i}", joint=i % joints, ends_m=np.zeros((2, 3)), radius_m=0.1) for i in range(capsules)]
     return KinematicModel(tuple(f"j{i}" for i in range(joints)), tree, shapes)

@@ -87,7 +87,9 @@ def add_world(draft: Draft, file: Path, model_name: str | None) -> None:
     for what, where in [*world.gaps, *interfaces.gaps]:
         draft.gap(what, where)
     _list_missing(draft, world, model)
-    draft.bridge = _bridge_text(world, file.name, [each for each in interfaces.found if _is_used(draft, each)])
+    topics = {spec["topic"] for group in (draft.sensors, draft.actuators) for spec in group.values()}
+    used = [each for each in interfaces.found if _ros_name(each.topic) in topics]
+    draft.bridge = _bridge_text(world, file.name, used)
 
 
 def _choose_model(world: SdfWorld, name: str | None) -> SdfModel:
@@ -358,11 +360,6 @@ def _list_missing(draft: Draft, world: SdfWorld, model: SdfModel) -> None:
     ]
     if elsewhere:
         draft.gap(f"sensors of other models: {', '.join(elsewhere)}", "contract init --model NAME lists their topics")
-
-
-def _is_used(draft: Draft, interface: SdfInterface) -> bool:
-    topic = _ros_name(interface.topic)
-    return any(spec["topic"] == topic for group in (draft.sensors, draft.actuators) for spec in group.values())
 
 
 def _bridge_text(world: SdfWorld, source: str, used: list[SdfInterface]) -> str:
