@@ -89,7 +89,11 @@ def start_of_manifest(
             for name, option in contract.reset_options.items()
         },
         "wrappers": _wrapper_stack(env),
-        "versions": _versions(),
+        "versions": {
+            "embodied_env": __version__,
+            "python": platform.python_version(),
+            **{name: version_of(name) for name in DISTRIBUTIONS},
+        },
         "host": _host(),
         "ros": {name: os.environ.get(name) for name in ROS_VARIABLES},
         "processes": processes(base),
@@ -187,12 +191,6 @@ def _argument(value: Any) -> Any:  # noqa: ANN401 - of any constructor
     if isinstance(value, Mapping) and value.keys() == SAVED:  # a Contract in a spec of `make`
         return value["name"]
     return to_json_types(value)
-
-
-def _versions() -> dict[str, str | None]:
-    """Return the versions of the recording software, or None for what is not installed."""
-    versions = {name: version_of(name) for name in DISTRIBUTIONS}
-    return {"embodied_env": __version__, "python": platform.python_version(), **versions}
 
 
 @functools.cache  # a search of all installed distributions

@@ -14,7 +14,7 @@ import struct
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from io import FileIO
 from pathlib import Path
@@ -45,7 +45,6 @@ _LENGTH = struct.Struct("<Q")
 _RECORD_HEAD_SIZE = 9  # opcode and length
 _MESSAGE, _CHUNK, _MESSAGE_INDEX, _FOOTER = 5, 6, 7, 2
 _INDEX_ENTRY_SIZE = 16
-_SMALL = 2**16  # bytes of a piece that is joined with its neighbours instead of being written by itself
 
 LARGEST_MESSAGE = LARGEST_CHUNK - _MESSAGE_HEAD.size
 """Size of the largest message that is written, in bytes: it must fit into a chunk that readers accept."""
@@ -55,12 +54,9 @@ Piece = bytes | memoryview
 
 def check_log_libraries(compression: str = DEFAULT_COMPRESSION) -> None:
     """Raise UsageError for an unknown compression, or MissingDependencyError for a library."""
-    if compression not in COMPRESSIONS:
-        raise UsageError(f"unknown compression {compression!r} (expected one of: {', '.join(COMPRESSIONS)})")
     _library("mcap.records")
     _library("orjson")
-    if compression != "none":
-        _library({"zstd": "zstandard", "lz4": "lz4.frame"}[compression])
+    _compressor(compression)
 
 
 class McapFile:
@@ -72,16 +68,23 @@ class McapFile:
     """
 
     def __init__(
-        self, path: Path, *, profile: str = "", compression: str = DEFAULT_COMPRESSION, is_hashed: bool = False
+        self,
+        path: Path,
+        *,
+        profile: str = "",
+        compression: str = DEFAULT_COMPRESSION,
+        is_hashed: bool = False,
+        after_chunk: Callable[[int], object] = lambda _: None,
     ) -> None:
         """Create the file, or raise RecordError if it exists or cannot be written.
 
         With `is_hashed` the messages have cryptographic hashes, so that chunks need no checksum of their own.
+        `after_chunk` is called with the end of each chunk that was passed to the operating system.
         """
         self._records, self._builder = _library("mcap.records"), _library("mcap.data_stream").RecordBuilder
         self.path, self.problem = path, ""
-        self.flushed = self.chunk_count = 0
-        self._compress, self._is_hashed = _compressor(compression), is_hashed
+        self.flushed = 0
+        self._compress, self._is_hashed, self._after_chunk = _compressor(compression), is_hashed, after_chunk
         self._compression = "" if compression == "none" else compression
         self._checked = 0  # offset after the last byte that the last check found in the file
         self._is_changed = False
@@ -216,10 +219,10 @@ class McapFile:
             message_end_time=chunk.times[1], message_index_offsets=places, message_index_length=len(index),
         )  # fmt: skip
         self._chunk_indexes.append(self._encode(record))  # as bytes, because a long run has many
-        self.chunk_count += 1
         self._counts.update({channel: len(entries) // 2 for channel, entries in chunk.entries.items()})
         times = [*self._times, *chunk.times]
         self._times = [min(times), max(times)]
+        self._after_chunk(self.flushed)
 
     def _write_summary(self) -> None:
         records, start, offsets = self._records, 0, b""
@@ -228,8 +231,9 @@ class McapFile:
         first, last = self._times or (0, 0)
         statistics = records.Statistics(
             attachment_count=0, metadata_count=len(self._metadata_indexes), channel_count=len(self._channels),
-            channel_message_counts=dict(self._counts), chunk_count=self.chunk_count, schema_count=len(self._schemas),
-            message_count=self._counts.total(), message_start_time=first, message_end_time=last,
+            channel_message_counts=dict(self._counts), chunk_count=len(self._chunk_indexes),
+            schema_count=len(self._schemas), message_count=self._counts.total(),
+            message_start_time=first, message_end_time=last,
         )  # fmt: skip
         groups = (
             [self._encode(schema) for schema in self._schemas],
@@ -259,12 +263,11 @@ class McapFile:
 
     def _write(self, pieces: Sequence[Piece]) -> None:
         """Pass the pieces to the operating system, of which the file has a prefix after a failure."""
-        for data in _joined(pieces):
-            rest = memoryview(data)
-            while rest:
-                count = self._raw.write(rest)
-                self.flushed += count
-                rest = rest[count:]
+        rest = memoryview(b"".join(pieces))
+        while rest:
+            count = self._raw.write(rest)
+            self.flushed += count
+            rest = rest[count:]
 
     def _foreign_change(self) -> tuple[str, int]:
         """Return the change made by another process, or "", and the number of bytes that are certainly left."""
@@ -322,24 +325,14 @@ class _Chunk:
 
 
 def _compressor(compression: str) -> Callable[[bytes], bytes]:
-    if compression == "zstd":  # its checksum takes a fifth of the time of that of a chunk
-        compress: Callable[[bytes], bytes] = (
-            _library("zstandard").ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compress
-        )
-        return compress
-    return partial(_library("lz4.frame").compress, store_size=True) if compression == "lz4" else bytes
-
-
-def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
-    """Yield large pieces as they are, and runs of small ones joined."""
-    small: list[Piece] = []
-    for piece in pieces:
-        if len(piece) < _SMALL:
-            small.append(piece)
-            continue
-        if small:
-            yield b"".join(small)
-            small.clear()
-        yield piece
-    if small:
-        yield b"".join(small)
+    match compression:
+        case "zstd":  # its checksum takes a fifth of the time of that of a chunk
+            compress: Callable[[bytes], bytes] = (
+                _library("zstandard").ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compress
+            )
+            return compress
+        case "lz4":
+            return partial(_library("lz4.frame").compress, store_size=True)
+        case "none":
+            return bytes
+    raise UsageError(f"unknown compression {compression!r} (expected one of: {', '.join(COMPRESSIONS)})")

@@ -18,7 +18,6 @@ from gymnasium.utils import RecordConstructorArgs
 from embodied_env.contract.argument_checks import checked_flag, checked_path
 from embodied_env.core.info_schema import without_host_timing
 from embodied_env.core.message_tap import MessageTap, TappedMessage
-from embodied_env.core.types import Transition
 from embodied_env.errors import ClosedError, RecordError, TaskError, UsageError
 from embodied_env.processes.signals import close_at_exit, deferred_signals, exit_on_sigterm
 from embodied_env.record.json_values import to_json_types
@@ -214,23 +213,16 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
                 raise
             failed, result = error, ended.result
         observation, reward, terminated, truncated, info = result
+        outer = dict(zip(FIELDS, (observation, requested, reward, terminated, truncated, info), strict=True))
         with deferred_signals():  # the step is taken: an interrupt must not lose its row
-            self._record_step(before, requested, result)
+            made = None if (newest := self._base.last_transition) is before else newest
+            self._submit_row(self._run.encode_step(made, outer, number=self._rows, now_ns=self._clock.system_ns()))
         self.end_step(is_over=terminated or truncated)
         if failed is not None:
             raise failed
         info = self._returned(info)
         self._base.mark("returned")
         return observation, reward, terminated, truncated, info
-
-    def _record_step(self, before: Transition | None, requested: Any, result: Any) -> None:  # noqa: ANN401
-        """Queue the row of a step after the transition `before`."""
-        observation, *others = result
-        outer = dict(zip(FIELDS, (observation, requested, *others), strict=True))
-        made = self._base.last_transition
-        if made is before:
-            made = None
-        self._submit_row(self._run.encode_step(made, outer, number=self._rows, now_ns=self._clock.system_ns()))
 
     def join(self, writer: WriterThread) -> RunWriter:
         """Write from the first row on in a thread of several recorders, and return the writer."""

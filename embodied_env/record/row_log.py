@@ -11,7 +11,6 @@ import hashlib
 import json
 from array import array
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,10 +54,11 @@ class LogWriter:
     def __init__(self, path: Path, *, start: str = "", compression: str = DEFAULT_COMPRESSION) -> None:
         """Create the log, whose first row has the hash `start` in the chain, or raise RecordError."""
         self.chain = RowChain(start)
-        self._file = McapFile(path, compression=compression, is_hashed=True)
         self._stored: set[str] = set()  # hashes of the arrays in the log
-        self._unflushed: deque[tuple[int, int]] = deque()  # number of each row, and chunks before its own
+        self._unflushed: list[int] = []  # numbers of the rows of the chunk in progress
         self._ends = array("Q")  # ends of the chunks of the flushed rows
+        note_chunk = functools.partial(_note_chunk, self._unflushed, self._ends)  # no cycle with the file
+        self._file = McapFile(path, compression=compression, is_hashed=True, after_chunk=note_chunk)
         file, self._channels = self._file, {}
         for topic, name in CHANNELS.items():
             schema_id = file.register_schema(name, "jsonschema", json.dumps(channel_schema(name)).encode())
@@ -87,24 +87,21 @@ class LogWriter:
         """Append a linked row without flushing, or raise RecordError for one that readers would refuse."""
         if len(data) >= MOST_VALUES and (count := count_values(data)) > MOST_VALUES:
             raise RecordError(f"row {number} has {count} values (expected at most {MOST_VALUES})")
-        try:
-            with self._file.guarded(f"row {number}"):
-                self._add_message(topic, [data], number, log_time_ns)
-                self.chain.add(data, is_reset=topic == "reset")
-                self._unflushed.append((number, self._file.chunk_count))
-        finally:
-            self._note_chunks()
+        with self._file.guarded(f"row {number}"):
+            self._add_message(topic, [data], number, log_time_ns)
+            self.chain.add(data, is_reset=topic == "reset")
+            self._unflushed.append(number)
 
     def put(self, reference: Reference, message: Sequence[Piece], *, log_time_ns: int) -> None:
         """Append the array that `reference` refers to, in the pieces of `encode_array`, once."""
         if reference["sha256"] not in self._stored:
-            with self._guarded("an array"):
+            with self._file.guarded("an array"):
                 self._add_message(ARRAYS, message, len(self._stored), log_time_ns)
             self._stored.add(reference["sha256"])
 
     def flush(self) -> None:
         """Pass everything to the operating system."""
-        with self._guarded(f"row {self._unflushed[0][0]}" if self._unflushed else "an array"):
+        with self._file.guarded(f"row {self._unflushed[0]}" if self._unflushed else "an array"):
             self._file.flush()
 
     def pop_lost_rows(self) -> int:
@@ -123,22 +120,14 @@ class LogWriter:
             self.flush()
         self._file.close()
 
-    @contextlib.contextmanager
-    def _guarded(self, what: str) -> Iterator[None]:
-        try:
-            with self._file.guarded(what):
-                yield
-        finally:
-            self._note_chunks()
-
-    def _note_chunks(self) -> None:
-        """Count the rows of the chunks that were passed to the operating system as flushed."""
-        while self._unflushed and self._unflushed[0][1] < self._file.chunk_count:
-            self._unflushed.popleft()
-            self._ends.append(self._file.flushed)
-
     def _add_message(self, topic: str, data: Sequence[Piece], number: int, ns: int) -> None:
         self._file.add_message(self._channels[topic], data, number=number, log_ns=ns, publish_ns=ns)
+
+
+def _note_chunk(unflushed: list[int], ends: array[int], end: int) -> None:
+    """Count the rows of a chunk that was passed to the operating system as flushed."""
+    ends.extend([end] * len(unflushed))
+    unflushed.clear()
 
 
 def channel_schema(name: str) -> dict[str, Any]:

@@ -53,8 +53,8 @@ class Run:
     @functools.cached_property
     def problem(self) -> str:
         """Why the run is not clean, or "", after reading the whole log."""
-        if (known := self.manifest.get("problem")) or self._log.problem:
-            return str(known or self._log.problem + self._missing_rows())
+        if (known := self.manifest.get("problem")) or self.log.problem:
+            return str(known or self.log.problem + self._missing_rows())
         if self.manifest.get("messages") and (problem := problem_of_messages(self.path / MESSAGES)):
             return problem
         if marks := self.manifest.get("repaired"):
@@ -65,7 +65,7 @@ class Run:
 
     def _problem_of_chain(self) -> str:
         """Return why the rows are not those of the manifest, or ""."""
-        content, stated = self._log.content, self.manifest.get("chain")
+        content, stated = self.log.content, self.manifest.get("chain")
         chain = content.chain
         if stated is None and not chain.start and not chain.problem:  # recorded before rows had a chain
             is_same = self.manifest.get("rows_sha256") == content.rows_sha256
@@ -84,7 +84,7 @@ class Run:
     def _missing_rows(self) -> str:
         """Return which rows a log of a stopped writer lacks."""
         period_s = self.manifest.get("flush_period_s")
-        if not self._log.content.is_cut or not isinstance(period_s, (int, float)):
+        if not self.log.content.is_cut or not isinstance(period_s, (int, float)):
             return ""
         return f"; rows of the last {period_s:g} s before that may be missing"
 
@@ -94,7 +94,7 @@ class Run:
         Raises:
             RecordError: if a row violates its schema.
         """
-        for number, value in enumerate(self._log):
+        for number, value in enumerate(self.log):
             row, violations = validate_row(value)
             if row is None:
                 message = f"{self.path / LOG}: row {number} is invalid: {violations[0].text}"
@@ -104,11 +104,7 @@ class Run:
     @property
     def chain(self) -> RowChain:
         """The hash chain of the rows up to the first incomplete one, after reading the whole log."""
-        return self._log.content.chain
-
-    def unchecked_rows(self) -> Iterator[Any]:
-        """Yield the rows as bounded JSON of any type, for code that validates them itself."""
-        yield from self._log
+        return self.log.content.chain
 
     def array(self, reference: Mapping[str, Any]) -> NDArray[Any]:
         """Return the array of a reference, as in ``run.array(row["observation"]["image"])``.
@@ -119,11 +115,7 @@ class Run:
         Raises:
             RecordError: if it is missing or damaged.
         """
-        return self._log.array(reference)
-
-    def check_array(self, reference: Mapping[str, Any]) -> None:
-        """Raise RecordError if the array of a reference is missing, without reading it again."""
-        self._log.check_array(reference)
+        return self.log.array(reference)
 
     def messages(self) -> Iterator[StoredMessage]:
         """Yield the raw ROS 2 messages, if they were recorded, up to the first incomplete one."""
@@ -131,7 +123,8 @@ class Run:
             yield from read_messages(McapRecords(self.path / MESSAGES))
 
     @functools.cached_property
-    def _log(self) -> LogReader:
+    def log(self) -> LogReader:
+        """The reader of its rows as bounded JSON of any type, for code that validates them itself."""
         return LogReader(self.path / LOG)
 
     def transitions(self) -> Iterator[RecordedTransition]:

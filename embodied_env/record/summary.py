@@ -15,7 +15,7 @@ from embodied_env.core.excluded_episodes import SOLVED_AT_FIRST_STEP, SOLVED_AT_
 from embodied_env.core.latency_statistics import LatencyStatistics
 from embodied_env.core.types import ResetReport, field_values
 from embodied_env.record.json_values import to_json_types
-from embodied_env.record.row_types import RESET, TRANSITION, RecordedReset, RecordedRow
+from embodied_env.record.row_types import RESET, TRANSITION
 from embodied_env.record.rows import by_sensor, has_missed_action, held_readings, stopped_joints
 
 _INFO_KEYS = (
@@ -86,7 +86,7 @@ class Summary:
 
     def __init__(self) -> None:
         self.episode: EpisodeOutcome | None = None  # the newest one
-        self._resets = 0
+        self.resets = 0
         self.latency = LatencyStatistics()  # of all steps
         self._returns: list[float] = []
         self._counts: Counter[str] = Counter()
@@ -115,9 +115,9 @@ class Summary:
         if row["schema"] == RESET:
             self._counts["unfinished"] += self._is_unfinished
             self._add_missed_deadlines()
-            self._resets += 1
+            self.resets += 1
             solved = solved_at_reset(row.get("inner"))  # None: a wrapper made the reset
-            self.episode = EpisodeOutcome(number=self._resets, seed=row.get("seed"), solved=solved)
+            self.episode = EpisodeOutcome(number=self.resets, seed=row.get("seed"), solved=solved)
             return None
         info = row["info"]
         if with_latency:
@@ -254,53 +254,37 @@ class Rate:
         return cls(successes=successes, trials=trials, share=share, low=low, high=high)
 
 
-class Outcomes:
-    """Counts the episodes of a run from its rows, in bounded memory."""
+class Outcomes(Summary):
+    """Counts the episodes of a run from its rows in bounded memory, without latencies."""
 
     def __init__(self) -> None:
-        self.resets = 0
+        super().__init__()
         self.episodes: list[EpisodeOutcome] = []
         self.reset_kinds: Counter[str] = Counter()
-        self._summary = Summary()
         self._reasons: set[str] = set()
 
-    @property
-    def newest(self) -> EpisodeOutcome | None:
-        """The newest episode, whether it has ended or not."""
-        return self._summary.episode
-
-    def add(self, row: RecordedRow) -> EpisodeOutcome | None:
+    def add(self, row: Mapping[str, Any], *, with_latency: bool = False) -> EpisodeOutcome | None:
         """Add a row and return the episode that it ends."""
-        info: Mapping[str, Any] = row["info"]
-        inner: Mapping[str, Any] = row["inner"] or {}
-        reason = str(info.get("end_reason") or "")[:_LONGEST_REASON]
+        reason = str(row["info"].get("end_reason") or "")[:_LONGEST_REASON]
         if reason and reason not in self._reasons:
             reason = reason if len(self._reasons) < MOST_REASONS else OTHER
             self._reasons.add(reason)
-        latency = info.get("latency")
-        missed = latency.get("missed_deadlines") if isinstance(latency, dict) else None  # without stages: they are kept
-        info = {**info, "end_reason": reason, "latency": {"missed_deadlines": missed}}
-        ended = self._summary.add({**row, "info": info, "inner": {"verdict": inner.get("verdict")}})
+        ended = super().add({**row, "info": {**row["info"], "end_reason": reason}}, with_latency=with_latency)
         if row["schema"] == RESET:
-            self._add_reset(row)
+            self._note_reset(row)
         return ended
 
-    def _add_reset(self, row: RecordedReset) -> None:
-        self.resets += 1
+    def _note_reset(self, row: Mapping[str, Any]) -> None:
         if row["inner"] is not None:
             made = row["info"]["reset"]
             labels = {"by": made["routine"], "confirmed by": made["confirmed_by"], "ignoring": made["options_ignored"]}
             details = (f"{label} {value}" for label, value in labels.items() if value)
             kind = ", ".join([made["level"], *details])[:_LONGEST_REASON]
             self.reset_kinds[kind if kind in self.reset_kinds or len(self.reset_kinds) < MOST_REASONS else OTHER] += 1
-        if self.newest is not None and len(self.episodes) < MOST_EPISODES:
-            self.episodes.append(self.newest)
-
-    def summary(self) -> dict[str, Any]:
-        """Return the counts in the form of ``summary.json`` with an empty latency."""
-        return self._summary.as_json("")
+        if self.episode is not None and len(self.episodes) < MOST_EPISODES:
+            self.episodes.append(self.episode)
 
     def rates(self) -> list[tuple[str, str, Rate]]:
         """Return label, noun of a trial, and value of both success rates."""
-        found = self.summary()
+        found = self.as_json("")
         return [(how, noun, Rate.of(found["successes"], found[trials])) for _, how, trials, noun in SUCCESS_RATES]

@@ -40,9 +40,8 @@ _BATCH = 16  # jobs that are run together
 class WriterThread:
     """Runs jobs, which must not raise, in one background thread that starts with the first job.
 
-    `settle` is called in the thread at most `settle_every_s` after a job, and before a wait for the jobs ends. A job
-    takes room in the queue until it has run. Before a fork all jobs are settled, and the child starts with a new
-    thread.
+    `settle` is called in the thread at most `settle_every_s` after a job, and by `wait_idle`. A job takes room in the
+    queue until it has run. Before a fork all jobs are settled, and the child starts with a new thread.
     """
 
     def __init__(  # noqa: PLR0913 - the bounds of the queue
@@ -71,12 +70,10 @@ class WriterThread:
     def start_over(self) -> None:
         """Drop thread and queue, which belong to the parent process after a fork."""
         self._lock = threading.RLock()  # reentrant: a finalizer may call `close_when_idle` wherever it is held
-        self._wakeup, self._settled = threading.Condition(self._lock), threading.Condition(self._lock)
+        self._wakeup, self._has_run = threading.Condition(self._lock), threading.Condition(self._lock)
         self._jobs: queue.SimpleQueue[tuple[Job, int]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._n_submitted = self._n_run = self._n_settled = self._n_bytes = 0
-        self._n_waiters = 0
-        self._n_wanted = 0  # of jobs that must be settled at once
+        self._n_submitted = self._n_run = self._n_bytes = self._n_waiters = 0
         self._progress = 0  # grows with every job
         self._stalled_at = -1  # the progress at which a waiter gave up; no wait until it has grown
 
@@ -92,14 +89,7 @@ class WriterThread:
 
     def wait_idle(self) -> bool:
         """Wait until all jobs so far are settled, or return False if the thread is stalled."""
-        with self._lock:
-            if self._thread is threading.current_thread():
-                return True
-            target = self._n_submitted
-            if self._settle_every_s and self._n_settled < target and not self._is_closing:
-                self._enqueue(lambda: None, 0)  # wakes the thread up, which may wait for the time to settle
-            self._n_wanted = target
-            return self._wait_until(lambda: self._n_settled >= target)
+        return self._thread is None or self.run(self._settle)
 
     def run(self, job: Job) -> bool:
         """Run `job` after the jobs so far and wait for it, or return False if the thread is stalled."""
@@ -112,7 +102,7 @@ class WriterThread:
             return self._wait_until(lambda: self._n_run >= target)
 
     def close(self, last: Job) -> bool:
-        """Run the last job of a user, end with the last user, and return False if it is stalled."""
+        """Run the last job of a user, which settles, and return False if the thread is stalled."""
         self._users -= 1
         if self._users > 0:
             return self.run(last)
@@ -131,7 +121,7 @@ class WriterThread:
     def close_when_idle(self) -> None:
         """Refuse further jobs and let the thread end after the queued ones, without blocking."""
         with self._lock:
-            self._close_queue(lambda: None)
+            self._close_queue(self._settle)
 
     def _enqueue(self, job: Job, size: int) -> None:
         """Queue a job, which requires the lock."""
@@ -157,7 +147,7 @@ class WriterThread:
             self._n_waiters += 1
             self._wakeup.notify()
             try:
-                self._settled.wait(self._stall_timeout_s)
+                self._has_run.wait(self._stall_timeout_s)
             finally:
                 self._n_waiters -= 1
             if progress == self._progress:
@@ -182,19 +172,13 @@ class WriterThread:
             with self._lock:
                 self._n_run += len(batch)
                 self._n_bytes -= sum(size for _, size in batch)
-                n_run = self._n_run
                 self._progress += 1
-                self._settled.notify_all()  # there is room
-                is_due = now_s >= due_s or self._is_closing or self._n_settled < self._n_wanted
-            if is_due:
+                self._has_run.notify_all()
+                is_last = self._is_closing and self._n_run == self._n_submitted
+            if now_s >= due_s and not is_last:  # the last job settles
                 self._settle()
-                due_s = math.inf
-            with self._lock:
                 self._progress += 1
-                if is_due:
-                    self._n_settled = n_run
-                    self._settled.notify_all()
-                is_last = self._is_closing and self._n_settled == self._n_submitted
+                due_s = math.inf
 
     def _next_batch(self, timeout_s: float) -> list[tuple[Job, int]]:
         """Return the next jobs, or none after the timeout."""

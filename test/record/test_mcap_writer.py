@@ -157,7 +157,7 @@ def test_failed_write_leaves_the_chunks_before_it_and_refuses_later_messages(pat
     add(file, channel, b"x" * 1000)
     with pytest.raises(RecordError, match=r"cannot write a row: .*No space left"), file.guarded("a row"):
         file.flush()
-    assert (file.flushed, file.chunk_count) == (kept + 100, 1)
+    assert file.flushed == kept + 100
     with pytest.raises(RecordError, match=r"No space left.*; another was not written either"), file.guarded("another"):
         add(file, channel, b"second")
     file.close()

@@ -43,9 +43,9 @@ from embodied_env.extensions.audit.transition_audit import inspect_reset, inspec
 from embodied_env.record.arrays import references
 from embodied_env.record.manifest import world_of
 from embodied_env.record.row_log import DEEPEST, LARGEST_ROW
-from embodied_env.record.row_schema import Violation, make_violation, short_repr, wrong_value
+from embodied_env.record.row_schema import Violation, check_equal, make_violation, short_repr, wrong_value
 from embodied_env.record.row_types import RESET, TRANSITION
-from embodied_env.record.run import Run, inspect_run
+from embodied_env.record.run import inspect_run
 from embodied_env.record.run_writer import LOG
 
 _MAX_LISTED = 100  # violations, beyond which they are only counted
@@ -205,13 +205,13 @@ def audit_run(
     auditor = _Auditor(contract, resets=True, images=images, limit_steps=limit_steps, array=run.array)
     manifest = ManifestRules(run.manifest)
     first: Any = None
-    for number, row in enumerate(run.unchecked_rows()):
+    for number, row in enumerate(run.log):
         if isinstance(row, dict) and (place := row.get("row")) != number:
             auditor.forget()
             auditor.keep([wrong_value("row.number", "row", place, f"{number}, its position in the log")], number, row)
         for where, reference in references(row):
             try:
-                run.check_array(reference)
+                run.log.check_array(reference)
             except RecordError as error:
                 missing = make_violation("array.missing", where, reference, f"{where}: {error}")
                 auditor.keep([missing], number, row)
@@ -222,7 +222,9 @@ def audit_run(
         if watcher is not None:
             watcher()
     of_run = [make_violation("run.unclean", "", run.problem, run.problem)] if run.problem else []
-    of_run += [*_check_head(run, expected_head), *of_manifest, *manifest.check_run()]
+    wanted = run.chain.head if expected_head is None else expected_head
+    of_run += check_equal("run.head", LOG, run.chain.head, wanted, ", as given, for the last row")
+    of_run += [*of_manifest, *manifest.check_run()]
     if auditor.tally is not None and not run.problem:
         of_run += check_summary(run.path, auditor.tally, run.manifest)
     if run.manifest.get("clean") is True:
@@ -236,12 +238,6 @@ def audit_run(
         )
     warnings = (*warn_overridden(contract), *report.warnings)
     return replace(report, violations=violations, warnings=warnings, head=run.chain.head, world=world_of(run.manifest))
-
-
-def _check_head(run: Run, expected: str | None) -> list[Violation]:
-    if expected in (None, run.chain.head):
-        return []
-    return [wrong_value("run.head", LOG, run.chain.head, f"{expected}, as given, for the last row")]
 
 
 def audit_lines(

@@ -168,7 +168,7 @@ def _read_side(name: str, run: Run, contract: Contract | None, progress: Progres
         features.add(row)
         progress.advance()
     features.close(run.array)
-    return Side(name=name, run=run, features=features, summary=features.outcomes.summary())
+    return Side(name=name, run=run, features=features, summary=features.outcomes.as_json(""))
 
 
 def _compare(a: Side, b: Side, terms: Comparability, chance: float) -> Comparison:

@@ -8,47 +8,17 @@ from typing import Any
 
 from embodied_env.record.row_types import TRANSITION, ResetRow, Row, TransitionRow
 
+_INPUTS = ("action_age_s", "latency_s", "estops", "latched", "dt_s", "reference")
 _ORDER_OF_A_STEP = (
-    *(
-        f"inner.external_inputs.{key}"
-        for key in ("action_age_s", "latency_s", "estops", "latched", "dt_s", "reference")
-    ),
-    "inner.findings",
-    "inner.report",
-    "inner.external_inputs",
-    "inner.clock",
-    "inner.now_ns",
-    "inner.actuation",
-    "inner.sensors",
-    "inner.evaluator",
-    "inner.observation",
-    "info.task",
-    "inner.reward",
-    "inner.terminated",
-    "inner.truncated",
-    "inner.end_reasons",
-    "inner.stamps_ns",
-    "inner",  # all other keys
-    "info",
+    *(f"inner.external_inputs.{key}" for key in _INPUTS),
+    *(f"inner.{key}" for key in ("findings", "report", "external_inputs", "clock", "now_ns", "actuation", "sensors")),
+    *("inner.evaluator", "inner.observation", "info.task", "inner.reward", "inner.terminated", "inner.truncated"),
+    *("inner.end_reasons", "inner.stamps_ns", "inner", "info"),  # with all other keys
 )
+_RESET = ("level", "seed_applied", "sampled", "details", "ignored", "routine", "confirmed_by", "options")
 _ORDER_OF_A_RESET = (
-    "inner.level",
-    "inner.seed_applied",
-    "inner.sampled",
-    "inner.details",
-    "inner.ignored",
-    "inner.routine",
-    "inner.confirmed_by",
-    "inner.options",
-    "inner.clock",
-    "inner.now_ns",
-    "inner.sensors",
-    "inner.evaluator",
-    "inner.observation",
-    "inner.verdict",
-    "inner",  # all other keys
-    "info",
-    "observation",
+    *(f"inner.{key}" for key in (*_RESET, "clock", "now_ns", "sensors", "evaluator", "observation", "verdict")),
+    *("inner", "info", "observation"),  # with all other keys
 )
 
 IDENTITY = ("info.backend", "info.world", "info.contract", "info.wrapper_version")

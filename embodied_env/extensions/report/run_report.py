@@ -73,8 +73,8 @@ class RunStatistics:
             return
         self.outcomes.add(row)
         if row["schema"] == RESET:
-            if self.outcomes.newest is not None:
-                self.episodes.begin(self.outcomes.newest, row)
+            if self.outcomes.episode is not None:
+                self.episodes.begin(self.outcomes.episode, row)
         else:
             self.steps += 1
             self.episodes.add(row)
@@ -117,7 +117,7 @@ def write_report(
     progress.start("reading", audit.transitions)
     contract, problem = _read_contract(run)
     statistics = RunStatistics(contract, is_valid=audit.sound)
-    for row in run.unchecked_rows():
+    for row in run.log:
         statistics.add(row)
         progress.advance()
     statistics.episodes.close()
@@ -129,7 +129,7 @@ def write_report(
 
 def build_page(run: Run, audit: AuditReport, found: RunStatistics, contract: Contract | None, problem: str) -> str:
     """Return the report of `run`, with why its contract cannot be read as `problem`, or ""."""
-    name, summary = run.path.resolve().name, found.outcomes.summary()
+    name, summary = run.path.resolve().name, found.outcomes.as_json("")
     contract_name = describe_value(mapping_of(run.manifest, "contract").get("name"))
     is_paced = contract is not None and run.manifest.get("pacing") == "realtime"
     kinds = Counter(episode.kind for episode in found.outcomes.episodes)

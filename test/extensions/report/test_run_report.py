@@ -109,7 +109,7 @@ def test_outcomes_and_percentiles_equal_the_summary(recorded):
         latency[key] for key in ("count", "p50_s", "p95_s", "p99_s", "max_s")
     ]
     del summary["record"]  # failed writes are in no row
-    assert found.outcomes.summary() | {"contract_fingerprint": "", "latency": {}} == {
+    assert found.outcomes.as_json("") | {"contract_fingerprint": "", "latency": {}} == {
         **summary,
         "contract_fingerprint": "",
         "latency": {},
@@ -152,7 +152,7 @@ def test_steps_added_by_an_outer_wrapper_count_in_the_outcome_only(recorded):
     rows[1] |= {"inner": None, "info": {"anything": 1}}
     account = collect_rows(rows)
     assert (account.unaccounted, account.unreadable, account.steps) == (1, 0, 24)
-    assert account.outcomes.summary()["steps"] == 24
+    assert account.outcomes.as_json("")["steps"] == 24
     assert account.stages.samples["gate_s", ""].count == 23
 
 
@@ -172,7 +172,7 @@ def test_excess_end_reasons_are_counted_together(recorded):
         info = {**step["info"], "end_reason": f"failure:{number}" * 99}
         ended: Any = {**step, "terminated": True, "info": info}
         outcomes.add(ended)
-    reasons = outcomes.summary()["end_reasons"]
+    reasons = outcomes.as_json("")["end_reasons"]
     assert reasons[OTHER] == 50
     assert max(map(len, reasons)) < 300
 
