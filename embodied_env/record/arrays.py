@@ -20,15 +20,9 @@ from numpy.typing import NDArray
 from embodied_env.core.protobuf import describe_message, encode_field, encode_start, encode_varint, find_fields
 
 Reference = dict[str, Any]
-Store = Callable[[NDArray[Any]], Reference]
-"""Stores an array and returns the reference to it."""
-
-MOST_IN_A_ROW = 4096
-"""The largest array, in numbers, that is written into its row."""
-
-ARRAY = "embodied_env.Array"
-"""Type of the messages that hold an array."""
-
+Store = Callable[[NDArray[Any]], Reference]  # stores an array and returns the reference to it
+MOST_IN_A_ROW = 4096  # the largest array, in numbers, that is written into its row
+ARRAY = "embodied_env.Array"  # type of the messages that hold an array
 _ARRAY_FIELDS = "string dtype = 1; repeated uint32 shape = 2; bytes data = 3"
 _DATA_FIELD = 3
 _IMAGE_DIMENSIONS = 3  # height, width, channels

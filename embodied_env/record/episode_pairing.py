@@ -16,9 +16,7 @@ from embodied_env.core.significance_tests import PairedTest, compare_means, mcne
 from embodied_env.record.row_types import RecordedReset
 from embodied_env.record.summary import SUCCESS_RATES, EpisodeOutcome, Rate
 
-MOST_EPISODES = 50_000
-"""Episodes of a run that are kept for pairing."""
-
+MOST_EPISODES = 50_000  # episodes of a run that are kept for pairing
 InitialConditions = tuple[int, str, int]
 """Seed that the backend applied, hash of the reset options, and the number of the episode among those that had both."""
 

@@ -26,9 +26,7 @@ from embodied_env.record.row_types import RUN
 
 ROS_VARIABLES = ("ROS_DISTRO", "ROS_DOMAIN_ID", "RMW_IMPLEMENTATION", "ROS_AUTOMATIC_DISCOVERY_RANGE")
 DISTRIBUTIONS = ("numpy", "gymnasium", "mujoco", "rclpy", "mcap")
-
-RECORDER = "embodied_env:RecordTransitions"
-"""The class of the recorder in the wrappers of a manifest."""
+RECORDER = "embodied_env:RecordTransitions"  # the class of the recorder in the wrappers of a manifest
 
 
 @runtime_checkable

@@ -18,16 +18,9 @@ from typing import IO, Any, NamedTuple
 from embodied_env.core.plugin_loading import import_optional
 
 _library = partial(import_optional, needed_for="recording")
-
-LARGEST_RECORD = 2**28
-"""Size of the largest MCAP record that is read, in bytes."""
-
-LARGEST_CHUNK = 2**26
-"""Size of the largest chunk that is read, in bytes after decompression."""
-
-MOST_EXPANSION = 100
-"""A file is read up to this multiple of its size, plus `LARGEST_CHUNK`, in bytes after decompression."""
-
+LARGEST_RECORD = 2**28  # size of the largest MCAP record that is read, in bytes
+LARGEST_CHUNK = 2**26  # size of the largest chunk that is read, in bytes after decompression
+MOST_EXPANSION = 100  # times its size, plus `LARGEST_CHUNK`, is read of a file, in bytes after decompression
 _MAGIC = b"\x89MCAP0\r\n"
 _HEAD = struct.Struct("<BQ")  # opcode and length of a record
 _IN_CHUNKS = (3, 4, 5)  # opcodes of Schema, Channel, Message

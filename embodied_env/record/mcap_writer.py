@@ -26,17 +26,10 @@ from embodied_env.errors import RecordError, UsageError
 from embodied_env.record.mcap_file import LARGEST_CHUNK
 
 _library = partial(import_optional, needed_for="recording")
-
-CHUNK_SIZE = 2**20
-"""Size at which a chunk is full, in bytes before compression."""
-
-MOST_SHRINKING = 50
-"""A chunk that would shrink more is stored without compression, because readers limit the expansion of a file."""
-
+CHUNK_SIZE = 2**20  # size at which a chunk is full, in bytes before compression
+MOST_SHRINKING = 50  # a chunk that shrinks more is stored as it is, because readers limit the expansion of a file
 COMPRESSIONS = ("zstd", "lz4", "none")
-
 DEFAULT_COMPRESSION = "zstd"
-
 _ZSTD_LEVEL = 1  # level 3 takes up to six times as long for camera images, and gains 5 %
 _MESSAGE_HEAD = struct.Struct("<BQHIQQ")  # opcode, length, channel, sequence, log time, publish time
 _CHUNK_HEAD = struct.Struct("<BQQQQII")  # opcode, length, first and last time, size, checksum, length of the name
@@ -45,10 +38,7 @@ _LENGTH = struct.Struct("<Q")
 _RECORD_HEAD_SIZE = 9  # opcode and length
 _MESSAGE, _CHUNK, _MESSAGE_INDEX, _FOOTER = 5, 6, 7, 2
 _INDEX_ENTRY_SIZE = 16
-
-LARGEST_MESSAGE = LARGEST_CHUNK - _MESSAGE_HEAD.size
-"""Size of the largest message that is written, in bytes: it must fit into a chunk that readers accept."""
-
+LARGEST_MESSAGE = LARGEST_CHUNK - _MESSAGE_HEAD.size  # bytes, as it must fit into a chunk that readers accept
 Piece = bytes | memoryview
 
 

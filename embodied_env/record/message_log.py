@@ -20,9 +20,7 @@ from embodied_env.messages.message_types import ARRAY, SEQUENCE, message_class
 from embodied_env.record.mcap_file import McapRecords
 from embodied_env.record.mcap_writer import DEFAULT_COMPRESSION, McapFile
 
-OURS = "published_by"
-"""The metadata key of a channel that names its publisher: "environment", or "others"."""
-
+OURS = "published_by"  # the metadata key of a channel that names its publisher: "environment", or "others"
 _MSG_NAMES = {"double": "float64", "float": "float32", "boolean": "bool", "octet": "byte"}
 _BOUNDED_TEXT = re.compile(r"(?P<of>w?string)<(?P<most>\d+)>$")
 

@@ -33,18 +33,10 @@ from embodied_env.record.mcap_file import McapRecords, StoredRecord, read_chunk
 from embodied_env.record.mcap_writer import DEFAULT_COMPRESSION, McapFile, Piece
 from embodied_env.record.row_types import RESET, TRANSITION, ChainRecord
 
-CHANNELS = {"transition": TRANSITION, "reset": RESET}
-"""Topic -> the name of the schema of its rows."""
-
-ARRAYS = "array"
-"""The topic of the bytes that rows refer to."""
-
-LARGEST_ROW = 2**26
-"""Size of the JSON of the largest row that is read, in bytes."""
-
-DEEPEST = 256
-"""The deepest nesting of JSON that is read from a run; the recorder writes no deeper one."""
-
+CHANNELS = {"transition": TRANSITION, "reset": RESET}  # topic -> the name of the schema of its rows
+ARRAYS = "array"  # the topic of the bytes that rows refer to
+LARGEST_ROW = 2**26  # size of the JSON of the largest row that is read, in bytes
+DEEPEST = 256  # the deepest nesting of JSON that is read from a run; the recorder writes no deeper one
 _DECODED_CHUNKS = 2  # chunks of the arrays read last
 
 
@@ -257,9 +249,7 @@ class _Arrays:
         return self._chunk(chunk)[start : start + size]
 
 
-PREVIOUS, LOG_TIME = "previous_sha256", "log_time_ns"
-"""The fields of a row that make the chain."""
-
+PREVIOUS, LOG_TIME = "previous_sha256", "log_time_ns"  # the fields of a row that make the chain
 _STATED = ("run_id", "started_utc", "backend")
 
 

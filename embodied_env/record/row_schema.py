@@ -83,9 +83,7 @@ def short_repr(value: object) -> str:
 
 
 T = TypeVar("T")
-
-Validated = tuple[T | None, list[Violation]]
-"""A value that fits its type, or None with its violations."""
+Validated = tuple[T | None, list[Violation]]  # a value that fits its type, or None with its violations
 
 
 def validate_row(row: object) -> Validated[RecordedRow]:

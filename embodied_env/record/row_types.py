@@ -28,14 +28,9 @@ from embodied_env.core.info_types import (
 from embodied_env.core.types import Confirmation, Routine
 
 TRANSITION: Final = "embodied_env/transition/1"
-
 RESET: Final = "embodied_env/reset/1"
-
 RUN = "embodied_env/run/1"
-
-Row = dict[str, Any]
-"""A row that is written: its values need not be in JSON types yet."""
-
+Row = dict[str, Any]  # a row that is written, whose values need not be in JSON types yet
 SeverityName = Annotated[str, Keywords(enum=tuple(severity.name for severity in Severity))]
 QualityName = Annotated[str, Keywords(enum=tuple(quality.name for quality in Quality))]
 Numbers = list[float | None]

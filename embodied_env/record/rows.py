@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 FIELDS = ("observation", "action", "reward", "terminated", "truncated", "info")
-
 FIELDS_OF_RESET = ("seed", "options", "observation", "info")
-
 _DOUBLE_BYTES = 8
 _DRY_RUN = "dry_run"  # a key of the details of a reset
 _DRY_RUN_MEANS = "no command is published, no reset service is called, no confirmation is requested"

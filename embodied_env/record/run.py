@@ -29,8 +29,7 @@ from embodied_env.record.row_types import (
 )
 from embodied_env.record.run_writer import LOG, MANIFEST, MESSAGES
 
-LARGEST_FILE = 2**26
-"""Size of the largest JSON file that is read from a run, in bytes."""
+LARGEST_FILE = 2**26  # size of the largest JSON file that is read from a run, in bytes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,7 @@ from embodied_env.core.code_types import Quality, Severity
 from embodied_env.core.types import FloatArray
 from embodied_env.record.row_types import ResetRow, TransitionRow
 
-Firing = tuple[str, str, str]
-"""Gate, code and joint of a finding; the joint is "" for a finding about the whole action."""
-
+Firing = tuple[str, str, str]  # gate, code and joint of a finding; the joint is "" for a finding about the whole action
 Vector = Sequence[float | None]
 _GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
 

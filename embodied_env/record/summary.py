@@ -23,14 +23,10 @@ _INFO_KEYS = (
     *("is_success", "safety", "sensors", "step_index", "world"),
 )
 
-MOST_INSTRUCTIONS = 200
-"""Prompts whose episodes are counted separately."""
-
+MOST_INSTRUCTIONS = 200  # prompts whose episodes are counted separately
 _MOST_PROMPTS = 8  # of an episode, in its condition
 _OMITTED = "…"  # between the first prompts and the last one
-
-OUTSIDE = "outer_wrapper"
-"""The end reason of an episode that a wrapper ended while the environment continued."""
+OUTSIDE = "outer_wrapper"  # the end reason of an episode that a wrapper ended while the environment continued
 
 
 @dataclass(kw_only=True, slots=True)
@@ -220,18 +216,14 @@ class Summary:
         return summary
 
 
-MOST_REASONS = 200
-"""End reasons, and kinds of resets, that are counted separately; others are counted as `OTHER`."""
-
+MOST_REASONS = 200  # end reasons, and kinds of resets, that are counted separately; others are counted as `OTHER`
 OTHER = "(others)"
-MOST_EPISODES = 20_000
-"""Episodes that are listed; of further ones only the counts are known."""
+MOST_EPISODES = 20_000  # episodes that are listed; of further ones only the counts are known
 
-SUCCESS_RATES = (
+SUCCESS_RATES = (  # key in a summary, what it is of, key of its trials, noun of a trial
     ("success_rate", "truncation counts as failure", "rated", "episode"),
     ("success_rate_not_truncated", "of episodes that ended by themselves", "rated_terminated", "terminated episode"),
 )
-"""Key of a success rate in a summary, what it is of, the key of its trials, and the noun of a trial."""
 
 _LONGEST_REASON = 200
 

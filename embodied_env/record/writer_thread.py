@@ -17,23 +17,12 @@ import weakref
 from collections.abc import Callable
 
 Job = Callable[[], None]
-
-MAX_BYTES = 64 * 2**20
-"""Bytes that the queued jobs may keep alive."""
-
+MAX_BYTES = 64 * 2**20  # bytes that the queued jobs may keep alive
 MAX_JOBS = 20_000
-MAX_JOBS_IN_LOCKSTEP = 64
-"""The number of rows that wait to be written at most."""
-
-STALL_TIMEOUT_S = 10.0
-"""Time without progress after which the thread counts as stalled, because the disk does not respond."""
-
-FLUSH_PERIOD_S = 0.1
-"""Time after which written rows are passed to the operating system: a SIGKILL loses at most the rows since then."""
-
-GATHER_S = 0.01
-"""Time to gather a batch of jobs in lockstep: each switch between threads delays both."""
-
+MAX_JOBS_IN_LOCKSTEP = 64  # the number of rows that wait to be written at most
+STALL_TIMEOUT_S = 10.0  # without progress, after which the disk does not respond
+FLUSH_PERIOD_S = 0.1  # until a written row is passed to the operating system, and survives a SIGKILL
+GATHER_S = 0.01  # time to gather a batch of jobs in lockstep: each switch between threads delays both
 _BATCH = 16  # jobs that are run together
 
 

@@ -1,20 +1,15 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
-import time
 
 import numpy as np
 import pytest
 from mcap.reader import make_reader
-from row_logs import RowLog
 
 from embodied_env.errors import RecordError, UsageError
-from embodied_env.record import mcap_writer
 from embodied_env.record.mcap_file import McapRecords
 from embodied_env.record.mcap_writer import COMPRESSIONS, LARGEST_MESSAGE, MOST_SHRINKING, McapFile, check_log_libraries
-from embodied_env.record.row_log import LogReader
 
 
 @pytest.fixture
@@ -174,22 +169,3 @@ def test_library_that_fails_is_a_problem_of_the_file(path):
         file.flush()
     file.close()
     assert "integer division" in file.problem
-
-
-def test_close_takes_no_longer_for_a_long_run(path, monkeypatch):
-    monkeypatch.setattr(mcap_writer, "CHUNK_SIZE", 1000)
-    writer = RowLog(path, compression="none")
-    array = np.zeros((30, 40, 3), np.uint8)
-    for number in range(1000):
-        array[0, 0] = number % 256, number // 256, 1
-        reference = writer.store(array, log_time_ns=number)
-        data = json.dumps({"row": number, "image": reference}).encode()
-        writer.append("transition", data, number=number, log_time_ns=number)
-        if writer.is_full:
-            writer.flush()
-    before = time.process_time()
-    writer.close()
-    assert time.process_time() - before < 0.5  # for the index of 1000 chunks, as of a minute and a half of one camera
-    reader = LogReader(path)
-    assert (sum(1 for _ in reader), reader.problem) == (1000, "")
-    assert len(indexed(path)[1]) == 1000

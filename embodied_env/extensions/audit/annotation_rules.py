@@ -23,7 +23,6 @@ from embodied_env.safety.relay.relay_protocol import GRIPPER_ENDED, GripperAccou
 from embodied_env.timing.clock import NS_PER_S
 
 Grippers = dict[str, GripperAccount]
-
 _BLENDING = ("crossfade", "ensemble")
 _ROUNDING = 1e-9
 _LONGEST_GAP = 2.0 * (1.0 + 1e-6)  # periods of setpoints, beyond which the motion falls behind

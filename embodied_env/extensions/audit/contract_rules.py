@@ -25,9 +25,7 @@ from embodied_env.safety.joint_limits import joint_bounds, limit_violation
 from embodied_env.timing.clock import NS_PER_S
 
 _REST = 1e-6  # share of the velocity limit
-
-_TIME_LIMITS = {"time_limit": "time_limit", "finite_horizon": "horizon"}
-"""Kind of an episode -> the reason by which it ends at its horizon."""
+_TIME_LIMITS = {"time_limit": "time_limit", "finite_horizon": "horizon"}  # end reason by kind of episode
 
 
 def observed(row: StepRow | ResetRow) -> tuple[str, Any]:
@@ -262,7 +260,7 @@ def _check_driver_readings(row: StepRow | ResetRow, contract: Contract) -> Itera
                 yield wrong_value("driver.reading", where, values, f"values whose reading is {short_repr(reading)}")
 
 
-CONTRACT_RULES: tuple[Callable[[StepRow, Contract], Iterator[Violation]], ...] = (
+CONTRACT_RULES: tuple[Callable[[StepRow, Contract], Iterator[Violation]], ...] = (  # with or without an account
     _check_fingerprint,
     _check_observation,
     _check_action,
@@ -276,7 +274,6 @@ CONTRACT_RULES: tuple[Callable[[StepRow, Contract], Iterator[Violation]], ...] =
     _check_driver_commands,
     _check_driver_readings,
 )
-"""For a transition with a known contract, with or without the environment's account."""
 
 RESET_CONTRACT_RULES: tuple[Callable[[ResetRow, Contract], Iterator[Violation]], ...] = (
     _check_fingerprint,

@@ -23,13 +23,12 @@ With any other the last usable one is held.
 
 _PARTS = ("handoff", "inference", "gate", "publish")
 
-_SENSOR_STAGES = {
+_SENSOR_STAGES = {  # last and first stamp of a sensor by stage
     "hold_s": ("", "arrival_ns"),  # ends with the observation
     "driver_s": ("source_ns", "header_ns"),
     "transport_s": ("received_ns", "source_ns"),
     "queue_s": ("arrival_system_ns", "received_ns"),
 }
-"""Stage -> its last and its first stamp of a sensor."""
 
 
 def to_ns(seconds: float) -> int:
@@ -157,14 +156,13 @@ def _check_sensors(row: TransitionRow) -> Iterator[Violation]:
             return
 
 
-ACCOUNT_LATENCY_RULES: tuple[Callable[[TransitionRow], Iterator[Violation]], ...] = (
+ACCOUNT_LATENCY_RULES: tuple[Callable[[TransitionRow], Iterator[Violation]], ...] = (  # with an account
     _check_stamp_order,
     _check_stages,
     _check_sensor_stages,
     _check_stage_qualities,
     _check_sensors,
 )
-"""For a row with the environment's account."""
 
 INFO_LATENCY_RULES: tuple[Callable[[ReturnedRow], Iterator[Violation]], ...] = (_check_stage_qualities, _check_total)
 """For a row with only the values that `step` returned."""

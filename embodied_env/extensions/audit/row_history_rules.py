@@ -22,12 +22,8 @@ from embodied_env.safety.action_parsing import NO_ACTION
 from embodied_env.safety.late_agent import LATE, have_aged, is_explained, were_valid
 from embodied_env.timing.clock import NS_PER_S
 
-BLOCK = 50
-"""Steps of which the minimum lateness is compared, since a single late step is no drift."""
-
-STILL = 100
-"""Readings with the same image, while its stamps and the robot move, after which there is a warning."""
-
+BLOCK = 50  # steps of which the minimum lateness is compared, since a single late step is no drift
+STILL = 100  # readings with the same image, while its stamps and the robot move, after which there is a warning
 _MIN_MOTION = 0.1  # rad or m of a joint, between two of these steps
 
 
@@ -293,11 +289,8 @@ class FrozenCameraRule:
             yield make_violation("frame.frozen", f"observation.{key}", image, text)
 
 
-STEPS = 20
-"""Consecutive steps of equality that make a leak, counting only those in which the evaluator's component varied."""
-
-Leaf = tuple[str, tuple[int, ...]]
-"""Path and shape of a numeric field."""
+STEPS = 20  # consecutive steps of equality, in which the evaluator's component varied, that make a leak
+Leaf = tuple[str, tuple[int, ...]]  # path and shape of a numeric field
 
 
 class LeakDetector:

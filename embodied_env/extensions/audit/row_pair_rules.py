@@ -21,7 +21,6 @@ from embodied_env.timing.clock import NS_PER_S
 
 AnyRow = StepRow | ResetRow
 MaybeContract = Contract | None
-
 _RESET_MARGIN = 2  # control periods, for a world whose clock is not the one that timed the reset
 _OLDEST_S = 1e9  # age of the oldest reading
 _TOLERANCE = 1e-6  # for the rounding of a difference that is divided

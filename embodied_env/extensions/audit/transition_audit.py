@@ -36,8 +36,7 @@ from embodied_env.record.row_schema import (
 from embodied_env.record.row_types import ResetRow, ReturnedRow, StepRow, TransitionRow
 from embodied_env.record.rows import FIELDS, given_action
 
-_REPORTING = ("latency", "intervention", "joint_limits")
-"""Gates that may report a code without changing the action."""
+_REPORTING = ("latency", "intervention", "joint_limits")  # gates that may report a code without changing the action
 
 
 def audit_transition(row: Mapping[str, Any], contract: Contract | None = None) -> list[str]:
@@ -100,8 +99,7 @@ def inspect_reset(row: Mapping[str, Any], contract: Contract | None) -> tuple[li
     return problems, reset
 
 
-_Checks = Mapping[str, tuple[Callable[[Any], bool], str]]
-"""Name of a field -> whether a value is valid, and what is expected."""
+_Checks = Mapping[str, tuple[Callable[[Any], bool], str]]  # validity of a value, and what is expected, by field
 
 
 def _field_problems(row: Mapping[str, Any]) -> Iterator[Violation]:
@@ -274,7 +272,7 @@ def _flat(action: Any) -> list[Any]:  # noqa: ANN401 - one vector, or a dict of 
     return list(action)
 
 
-ACCOUNT_RULES: tuple[Callable[[TransitionRow], Iterable[Violation]], ...] = (
+ACCOUNT_RULES: tuple[Callable[[TransitionRow], Iterable[Violation]], ...] = (  # with an account
     _check_outside,
     _check_ending,
     _check_end_reasons,
@@ -283,12 +281,10 @@ ACCOUNT_RULES: tuple[Callable[[TransitionRow], Iterable[Violation]], ...] = (
     _check_report,
     *ACCOUNT_LATENCY_RULES,
 )
-"""For a row with the environment's account."""
 
-INFO_RULES: tuple[Callable[[ReturnedRow], Iterable[Violation]], ...] = (
+INFO_RULES: tuple[Callable[[ReturnedRow], Iterable[Violation]], ...] = (  # of `step` alone
     _check_ending,
     _check_gates_of_info,
     _check_clipping,
     *INFO_LATENCY_RULES,
 )
-"""For a row with only the values that `step` returned."""

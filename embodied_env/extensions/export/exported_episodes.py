@@ -33,8 +33,7 @@ from embodied_env.timing.clock import NS_PER_S
 _TRANSPARENT = {"RecordTransitions", "TimeLimit", "RecordEpisodeStatistics", "OrderEnforcing", "PassiveEnvChecker"}
 """Wrappers that change no observation and no action."""
 
-REQUESTED, APPLIED, REFUSED, DRY_RUN = "requested", "applied", "refused", "dry run"
-"""Sources of an action."""
+REQUESTED, APPLIED, REFUSED, DRY_RUN = "requested", "applied", "refused", "dry run"  # sources of an action
 
 THE_SOURCES = (
     "requested: by the agent, or by an action stage in its place, executed within the limits; applied: the agent gave "
@@ -271,14 +270,9 @@ def _evaluator_values(row: RecordedRow) -> Mapping[str, Any]:
     return {} if row["inner"] is None else row["inner"]["evaluator"]
 
 
-Arrays = Mapping[str, NDArray[Any]]
-"""Arrays by key, which is "" for a value that is a single array."""
-
-Load = Callable[[Mapping[str, Any]], NDArray[Any]]
-"""Returns the array of a reference."""
-
+Arrays = Mapping[str, NDArray[Any]]  # arrays by key, which is "" for a value that is a single array
+Load = Callable[[Mapping[str, Any]], NDArray[Any]]  # returns the array of a reference
 library = functools.partial(import_optional, needed_for="this export")
-
 _PNG_CHANNELS = (1, 3, 4)
 
 

@@ -25,10 +25,7 @@ from embodied_env.messages.sensor_types import SENSOR_MESSAGES
 from embodied_env.policies.input_mapping import ObservedField, observed_fields
 
 STATE, ENVIRONMENT = "observation.state", "observation.environment_state"
-
-Feature = dict[str, Any]
-"""Dtype, shape and names of a column."""
-
+Feature = dict[str, Any]  # dtype, shape and names of a column
 _QUANTITIES = {"position": "pos", "velocity": "vel"}
 _AXES = ["height", "width", "channels"]
 _MOMENTS = ("min", "max", "mean", "std")

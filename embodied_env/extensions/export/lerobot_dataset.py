@@ -48,7 +48,6 @@ _FILES_PER_CHUNK = 1000
 _MAX_FILE_BYTES = 100 * 2**20
 _HALF = 0.5  # an action that is blended from chunks of two prompts has the task of the larger share
 _FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
-
 _log = logging.getLogger(__name__)
 
 

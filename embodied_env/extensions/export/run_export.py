@@ -25,7 +25,6 @@ from embodied_env.record.manifest import world_of
 from embodied_env.record.run import read_run
 
 __all__ = ["FORMATS", "export_run"]
-
 EXPORT = "embodied_env/export/1"
 
 
@@ -42,8 +41,7 @@ class Exporter(Protocol):
     def close(self, metadata: Mapping[str, Any]) -> None: ...  # of the export
 
 
-FORMATS = tuple(BUILT_IN["exporters"])
-"""The formats of this package, besides plug-ins of the group ``embodied_env.exporters``."""
+FORMATS = tuple(BUILT_IN["exporters"])  # besides plug-ins of the group ``embodied_env.exporters``
 
 
 def export_run(  # noqa: PLR0913 - the public options

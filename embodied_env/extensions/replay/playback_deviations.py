@@ -23,12 +23,8 @@ from embodied_env.record.manifest import contract_of_manifest, write_json
 from embodied_env.record.row_types import RESET, TransitionRow
 from embodied_env.record.run import Run, read_run
 
-PLAYBACK = "playback"
-"""Name in ``info["annotations"]`` of the account of a played step."""
-
-DEVIATIONS = "playback.json"
-"""File in the directory of a run that played another."""
-
+PLAYBACK = "playback"  # name in ``info["annotations"]`` of the account of a played step
+DEVIATIONS = "playback.json"  # file in the directory of a run that played another
 _SCHEMA = "embodied_env/playback/1"
 _TIMEOUT_S = 60.0  # of a reset of the rehearsal, in which joints drive to the start
 _LARGEST = 64  # components of a field that is compared, as an image has more

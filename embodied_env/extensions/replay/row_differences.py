@@ -25,10 +25,7 @@ IDENTITY = ("info.backend", "info.world", "info.contract", "info.wrapper_version
 """Fields that always differ between a run and its replay, or that are compared once per run."""
 
 _NOT_REPLAYED = ("info.reset.duration_s", "inner.action")  # measured again, and the input of the replay
-
-Found = tuple[str, Any, Any]
-"""The path of a field, its recorded value, and its replayed value."""
-
+Found = tuple[str, Any, Any]  # the path of a field, its recorded value, and its replayed value
 ABSENT = "(absent)"
 
 

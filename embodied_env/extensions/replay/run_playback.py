@@ -27,13 +27,10 @@ from embodied_env.record.manifest import contract_of_manifest
 from embodied_env.record.row_types import RESET, ResetRow, TransitionRow
 from embodied_env.record.run import Run, read_run
 
-ACTIONS = ("requested", "applied")
-"""Actions of a recorded step, as the policy requested them and as the gate applied them."""
-
+ACTIONS = ("requested", "applied")  # of a step, by the policy and by the gate
 _VECTORS = ("requested", "applied", "applied_si")  # of a step, one value per joint
 _MOST_DIFFERENCES = 3  # of two contracts, in a message
 _CORRECTIONS = (0, 1, -1, 2, -2)  # of an applied action, in spacings of floating-point numbers
-
 _log = logging.getLogger(__name__)
 
 

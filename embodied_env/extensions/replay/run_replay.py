@@ -373,8 +373,7 @@ def _divergence(episode: int, found: list[FloatArray | None], size: int, toleran
     )
 
 
-SIMULATORS = ("fake", "mujoco")
-"""Backends with the same results for the same seeds and actions, in the process of the caller."""
+SIMULATORS = ("fake", "mujoco")  # in-process backends with the same results for the same seeds and actions
 
 _NOT_SIMULATED = (
     *("inner.stamps_ns", "info.latency", "info.latency_ms"),  # durations of the host

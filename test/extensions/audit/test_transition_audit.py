@@ -133,8 +133,6 @@ def arm(**options):
     return EmbodiedEnv("arm_reach", **{"backend": "fake", **options})
 
 
-KINDS: list = ["drop", "nan", "stale", "future"]
-FAULTS = [ScriptedFault(kind=kind, step=2 + i) for i, kind in enumerate(KINDS)]
 DELAYS = FakeDelays(driver_s=0.002, transport_s=0.001, queue_s=0.0005, publish_s=0.003, actuation_s=0.02)
 SAME = {"tcp": [0.3, 0.3, 0.3], "target": [0.3, 0.3, 0.3]}
 MALFORMED = [[math.nan] * 6, np.zeros(3), "left", None, [1e308] * 6, np.full(6, 2.0), object(), [True] * 6, {"arm": 1}]
@@ -157,7 +155,6 @@ def sampled(env, _step):
 WORLDS = {  # environment, policy, steps, options of reset
     "fake": (arm, sampled, 12, None),
     "fake with malformed actions": (arm, lambda e, k: MALFORMED[k // 2 % 9] if k % 2 else sampled(e, k), 20, None),
-    "fake with faults": (lambda: arm(faults=FAULTS), sampled, 8, None),
     "fake that is lost": (lambda: arm(faults=[ScriptedFault(kind="refuse", step=3)]), sampled, 3, None),
     "fake that is late": (
         lambda: arm(faults=[ScriptedFault(kind="delay", step=3, delay_s=9.0)], clock=ManualClock()), sampled, 3, None,
@@ -171,21 +168,14 @@ WORLDS = {  # environment, policy, steps, options of reset
     "fake that only monitors": (lambda: EmbodiedEnv(monitored(), backend="fake"), scripts(MALFORMED[4:6]), 6, None),
     "stopped after malformed actions": (arm, scripts(MALFORMED[:1]), 3, None),
     "success": (lambda: EmbodiedEnv(small(), backend="fake"), sampled, 1, SAME),
-    "time limit": (lambda: EmbodiedEnv(small(episode__horizon_steps=3), backend="fake"), sampled, 3, None),
     "finite horizon": (
         lambda: EmbodiedEnv(small(episode={"horizon_steps": 3, "kind": "finite_horizon"}), backend="fake"), sampled, 3, None,
-    ),
-    "sensor gap": (
-        lambda: EmbodiedEnv(small(sensors__tcp__on_gap="stop"), backend="fake", faults=FAULTS[:1]), sampled, 2, None,
     ),
     "two actuators": (lambda: EmbodiedEnv(two_actuators(), backend="fake"), sampled, 4, None),
     "two actuators, malformed": (
         lambda: EmbodiedEnv(two_actuators(), backend="fake"), scripts([{"left": [0.0]}, np.zeros(2)]), 2, None,
     ),
     "mujoco": (lambda: EmbodiedEnv("arm_reach", backend="mujoco"), sampled, 12, None),
-    "mujoco with malformed actions": (
-        lambda: EmbodiedEnv("arm_reach", backend="mujoco"), lambda e, k: MALFORMED[k // 2 % 9] if k % 2 else sampled(e, k), 18, None,
-    ),
 }  # fmt: skip
 
 
