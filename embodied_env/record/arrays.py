@@ -37,10 +37,7 @@ _KEYS = {"sha256": str, "dtype": str, "shape": list}
 
 
 def is_stored_apart(array: NDArray[Any]) -> bool:
-    """Return whether a row refers to `array` instead of containing its numbers.
-
-    Such an array has at least three dimensions or more than `MOST_IN_A_ROW` numbers.
-    """
+    """Return whether a row refers to `array`, which is an image or has too many numbers."""
     is_large = array.ndim >= _IMAGE_DIMENSIONS or array.size > MOST_IN_A_ROW
     return is_large and array.dtype.kind in "biuf" and array.itemsize <= _DOUBLE_BYTES
 

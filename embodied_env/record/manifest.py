@@ -51,10 +51,7 @@ class RecordableEnv(Protocol):
 def start_of_manifest(
     env: gymnasium.Env[Any, Any], base: RecordableEnv, *, run_id: str, started_utc: str
 ) -> dict[str, Any]:
-    """Return the manifest of a new run, as known before the first reset.
-
-    `env` is the outermost wrapper, `base` the environment under all wrappers, `started_utc` in ISO 8601.
-    """
+    """Return the manifest of a new run, of the outermost wrapper `env` around `base`."""
     contract = base.contract
     return {
         "schema": RUN,

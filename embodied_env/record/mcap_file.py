@@ -29,10 +29,7 @@ _MOST_RECORDS = 1000  # without an index, such as channels
 
 
 class MessageEnd(NamedTuple):
-    """End of a message in a file.
-
-    It is `end` bytes after the start of the content of the chunk at `chunk`, or of the file outside of chunks.
-    """
+    """End of a message in the content of the chunk at `chunk`, or in the file outside of chunks."""
 
     chunk: int | None
     end: int
@@ -240,11 +237,7 @@ class _IndexedChunk(NamedTuple):
 
 
 class IndexCheck:
-    """Receives a file's records in order, and raises ValueError for a wrong index or a message outside of chunks.
-
-    A definition that disagrees raises the same error. A file that was cut off may lack an index, but one with an index
-    has no other messages than those in it.
-    """
+    """Receives the records, and raises ValueError for a wrong index or definition."""
 
     def __init__(self) -> None:
         self._defined: dict[tuple[str, int], Any] = {}

@@ -244,11 +244,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._warn_once()
 
     def flush(self) -> bool:
-        """Wait until all rows and messages so far are passed to the operating system, or lost.
-
-        Returns:
-            False if the disk does not respond; the run is then incomplete.
-        """
+        """Wait until the rows so far are in the operating system, or return False if it hangs."""
         if self._writer.run(self._run.settle):
             return True
         self.losses.note(f"rows from {self.rows_flushed} on are not written yet: the disk does not respond")

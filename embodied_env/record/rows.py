@@ -154,11 +154,7 @@ def reset_row(
     evaluator: Collection[str],
     store: Store | None = None,
 ) -> Row:
-    """Return the row of one reset in JSON types, like `transition_row`.
-
-    `snapshot` is that of the environment's own reset, or None if an outer wrapper made it. `outer` has the
-    `FIELDS_OF_RESET`. For `store` see `to_json_types`.
-    """
+    """Return the row of one reset in JSON types, like `transition_row`."""
     inner = None
     if snapshot is not None:
         report = snapshot.reset

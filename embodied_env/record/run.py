@@ -88,11 +88,7 @@ class Run:
         return f"; rows of the last {period_s:g} s before that may be missing"
 
     def rows(self) -> Iterator[RecordedRow]:
-        """Yield the rows of resets and transitions in order, up to the first incomplete one.
-
-        Raises:
-            RecordError: if a row violates its schema.
-        """
+        """Yield the rows up to the first incomplete one, or raise RecordError for an invalid one."""
         for number, value in enumerate(self.log):
             row, violations = validate_row(value)
             if row is None:

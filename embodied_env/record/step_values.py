@@ -73,11 +73,7 @@ def read_joint(row: TransitionRow | ResetRow, joint: CommandedJoint) -> float:
 
 
 def action_values(action: Vector | Mapping[str, Vector], layout: ActionLayout | None = None) -> list[float]:
-    """Return the components of an action, with NaN for non-finite ones.
-
-    The action is a list, or one list per actuator. The lists are in the order of `layout`, or in their own where it is
-    None or has other actuators.
-    """
+    """Return the components of an action in the order of `layout`, NaN for non-finite ones."""
     parts: Iterable[Vector] = [action] if not isinstance(action, Mapping) else action.values()
     if isinstance(action, Mapping) and layout is not None and action.keys() == layout.slices.keys():
         parts = [action[actuator] for actuator in layout.slices]

@@ -47,10 +47,7 @@ class EpisodeOutcome:
 
     @property
     def instruction(self) -> str:
-        """The prompt, "" without one, or "first → next" if it was changed.
-
-        A changed prompt is a condition of its own.
-        """
+        """The prompts in order, a condition of their own, as "first → next", or "" without one."""
         return " → ".join(self.prompts)
 
     @property
@@ -75,10 +72,7 @@ class EpisodeOutcome:
 
 
 class Summary:
-    """Computes the counts and latency percentiles of ``summary.json`` from rows in order.
-
-    An episode ends when the outermost wrapper ends it, and one that was cut short counts as unfinished.
-    """
+    """Computes ``summary.json`` from rows in order, by the ends that the outermost wrapper made."""
 
     def __init__(self) -> None:
         self.episode: EpisodeOutcome | None = None  # the newest one

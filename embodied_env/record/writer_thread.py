@@ -45,10 +45,7 @@ class WriterThread:
         stall_timeout_s: float = STALL_TIMEOUT_S,
         users: int = 1,
     ) -> None:
-        """Bound the queue for `users`, each of which closes it once.
-
-        With `blocks`, `submit` waits for room. `gather_s` is the time to gather jobs.
-        """
+        """Bound the queue for `users`, and with `blocks` let `submit` wait for room."""
         self._settle, self._settle_every_s = settle, settle_every_s
         self._blocks, self._gather_s = blocks, gather_s
         self._max_bytes, self._max_jobs, self._stall_timeout_s = max_bytes, max_jobs, stall_timeout_s

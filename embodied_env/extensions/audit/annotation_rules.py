@@ -60,19 +60,12 @@ _AT_RESET = ChunkAccount(
 
 
 class AccountRules:
-    """Each account of a step has its fields, and follows from the step and the last one.
-
-    A chunk without a mode of this package is skipped. Backends in which a topic carries the goals of grippers have no
-    account of them.
-    """
+    """Each account of a step has its fields, and follows from the step and the last one."""
 
     def __init__(
         self, contract: Contract | None, array: Callable[[Mapping[str, Any]], NDArray[Any]] | None = None
     ) -> None:
-        """Start without rows.
-
-        `array` returns the array of a reference. With None the actions of chunks are not checked.
-        """
+        """Check the actions of chunks only with `array`, which returns that of a reference."""
         self._array = array
         self._declared_hz = None if contract is None else contract.setpoints_per_step / contract.control_period_s
         actuators = {} if contract is None else contract.actuators

@@ -1,7 +1,4 @@
-"""Rules of one row under its contract.
-
-Each takes a row that fits its schema and yields its violations.
-"""
+"""Rules of one row that fits its schema, under its contract."""
 
 from __future__ import annotations
 
@@ -78,10 +75,7 @@ def _check_observation(row: StepRow, contract: Contract) -> Iterator[Violation]:
 
 
 def _mismatch(value: Any, space: Any, judged: slice) -> str:  # noqa: ANN401 - JSON types, a Box
-    """Return the expectation that `value` does not meet, or "".
-
-    `judged` is the part that must be within the bounds. Of a reference only dtype and shape are compared.
-    """
+    """Return what `value` is not, in its `judged` part within the bounds, or ""."""
     if is_reference(value):
         fits = value["dtype"] == space.dtype.name and value["shape"] == list(space.shape)
         return "" if fits else f"an array of {space.dtype.name} with the shape {space.shape}"

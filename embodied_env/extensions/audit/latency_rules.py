@@ -1,7 +1,4 @@
-"""Rules of latency and samples.
-
-Stages are differences of stamps, and info repeats the account of each sample.
-"""
+"""Rules of latency and samples, whose stages are differences of stamps."""
 
 from __future__ import annotations
 

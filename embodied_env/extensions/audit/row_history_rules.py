@@ -28,11 +28,7 @@ _MIN_MOTION = 0.1  # rad or m of a joint, between two of these steps
 
 
 class EpisodeOrderRule:
-    """Resets, steps and episodes follow each other, and no step follows an end.
-
-    Rows whose info has no ``episode_index`` and ``step_index`` are skipped. It takes any objects, since order counts in
-    rows that do not fit their schema too.
-    """
+    """Resets, steps and episodes follow each other in rows of any form that have indices."""
 
     def __init__(self, *, resets: bool) -> None:
         """Expect a reset before the first step, if `resets`."""

@@ -1,7 +1,4 @@
-"""Rules that find contradictions between two consecutive rows of one episode.
-
-Both rows fit their schema. The first may be that of the reset.
-"""
+"""Rules of two consecutive rows of one episode, the first of which may be the reset."""
 
 from __future__ import annotations
 

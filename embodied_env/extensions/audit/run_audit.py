@@ -1,7 +1,4 @@
-"""Audit of a run or of a file of transitions.
-
-Each row is checked alone and after the one before it, and then the run as a whole.
-"""
+"""Audit of a run or of a file of transitions, by rows alone, in sequence, and as a whole."""
 
 from __future__ import annotations
 

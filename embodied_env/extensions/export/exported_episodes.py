@@ -111,11 +111,7 @@ class EpisodeReader:
     left_out: dict[str, int] = field(default_factory=lambda: {"steps": 0, "resets": 0})  # outside of episodes
 
     def __iter__(self) -> Iterator[ExportedStep | EpisodeEnd]:
-        """Yield each step, and an `EpisodeEnd` after the last of each episode.
-
-        Raises:
-            RecordError: if an observation is not in the space of the run.
-        """
+        """Yield steps and episodes, or raise RecordError for an observation of another space."""
         episode: _Episode | None = None
         count = 0
         for row in self.run.rows():
@@ -227,10 +223,7 @@ class EpisodeReader:
 
 
 def open_episodes(run: Run, *, evaluator: bool = False, split_at_gaps: bool = False) -> EpisodeReader:
-    """Prepare `run` for export, or raise RecordError if it has no steps.
-
-    With `evaluator`, the values of the evaluator are exported too.
-    """
+    """Prepare `run` for export, or raise RecordError if it has no steps."""
     contract = contract_of_manifest(run.manifest)
     names = (str(layer["class"]).rpartition(":")[2] for layer in run.manifest["wrappers"][:-1])
     has_wrappers = any(name not in _TRANSPARENT for name in names)
@@ -325,10 +318,7 @@ def leaves_of_space(space: gymnasium.Space[Any]) -> dict[str, ArrayField]:
 
 
 def leaves_of_value(value: Any, load: Load) -> dict[str, ArrayField]:  # noqa: ANN401 - JSON types
-    """Return the leaves of a recorded value, for runs whose wrappers may have changed the space.
-
-    Numbers in lists become float64, which has NaN for unknown values. Raises RecordError unless all leaves are numeric.
-    """
+    """Return the leaves of a recorded value, other numbers as float64, or raise RecordError."""
     leaves = {}
     for key, item in flatten(value).items():
         found = _to_array(item, load)

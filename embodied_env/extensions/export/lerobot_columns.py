@@ -117,10 +117,7 @@ class Columns:
 
 
 def new_statistics(features: Mapping[str, Mapping[str, Any]]) -> dict[str, ColumnStatistics]:
-    """Return empty statistics of each column, without those of depth images and other arrays.
-
-    LeRobot would normalise each of their pixels by itself, and cannot join statistics of such a shape.
-    """
+    """Return empty statistics of the columns that LeRobot can join: images and vectors."""
     found = {}
     for name, feature in features.items():
         shape, dtype = tuple(feature["shape"]), feature["dtype"]

@@ -29,10 +29,7 @@ EXPORT = "embodied_env/export/1"
 
 
 class Exporter(Protocol):
-    """Writes one format.
-
-    It receives an empty folder, the `EpisodeReader`, and an `ExitStack` for open files.
-    """
+    """Writes one format, made from an empty folder, an `EpisodeReader` and an `ExitStack`."""
 
     def step(self, step: ExportedStep) -> None: ...
 

@@ -198,10 +198,7 @@ class RunModel(PolicyModel):
         return replace(start, seed=report.seed_applied, options=options)
 
     def _applied(self, index: int) -> FloatArray:
-        """Return the action that leads to the recorded command, bit for bit unless no displacement does.
-
-        The recorded applied action differs from it by the rounding of units and displacements.
-        """
+        """Return the action that leads to the recorded command, bit for bit where one does."""
         episode, layout = self._episode, self._layout
         command, action = episode.commands[index], episode.actions[index]
         base = np.where(layout.is_delta, self._reached if index else episode.start, 0.0)
