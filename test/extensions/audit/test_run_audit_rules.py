@@ -104,52 +104,39 @@ GRIPPER = {
 
 DEGREES = {"unit": "deg"}
 
+FINITE = {"horizon_steps": 3, "kind": "finite_horizon"}
+
+DROP = ScriptedFault(kind="drop", step=2)
+
+
+def fake(*faults, **settings):
+    """Return what makes a fake world, of a small contract if it has settings."""
+    return lambda: EmbodiedEnv(small(**settings) if settings else "arm_reach", backend="fake", faults=[*faults])
+
+
 WORLDS = {  # environment, steps of each episode, episodes
-    "plain": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 4, 2),
-    "empty": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 0, 1),
+    "plain": (fake(), 4, 2),
+    "empty": (fake(), 0, 1),
     "hiding": (lambda: EmbodiedEnv(with_hidden_velocities(), backend="fake"), 25, 1),
-    "horizon": (lambda: EmbodiedEnv(small(episode__horizon_steps=3), backend="fake"), 3, 2),
-    "finite": (
-        lambda: EmbodiedEnv(small(episode={"horizon_steps": 3, "kind": "finite_horizon"}), backend="fake"),
-        3,
-        1,
-    ),
-    "held": (lambda: EmbodiedEnv("arm_reach", backend="fake", faults=[ScriptedFault(kind="drop", step=2)]), 3, 1),
-    "history": (
-        lambda: EmbodiedEnv(
-            small(sensors__tcp__fields__position__history=3),
-            backend="fake",
-            faults=[ScriptedFault(kind="drop", step=2)],
-        ),
-        4,
-        2,
-    ),
-    "applied": (lambda: EmbodiedEnv(small(applied_actions=2), backend="fake"), 3, 1),
-    "drawn": (lambda: EmbodiedEnv(small(reset_options__goal=GOAL), backend="fake"), 3, 2),
+    "horizon": (fake(episode__horizon_steps=3), 3, 2),
+    "finite": (fake(episode=FINITE), 3, 1),
+    "held": (fake(DROP), 3, 1),
+    "history": (fake(DROP, sensors__tcp__fields__position__history=3), 4, 2),
+    "applied": (fake(applied_actions=2), 3, 1),
+    "drawn": (fake(reset_options__goal=GOAL), 3, 2),
     "seeing": (lambda: EmbodiedEnv(with_camera(), backend="fake"), STILL + 5, 1),
     "paced": (paced, 4, 1),
     "slow": (slow_paced, 2 * BLOCK, 1),
-    "streamed": (lambda: EmbodiedEnv(small(actuators__arm__setpoint_rate_hz=100), backend="fake"), 4, 2),
-    "gripper": (lambda: EmbodiedEnv(small(actuators={"gripper": GRIPPER}), backend="fake"), 4, 2),
+    "streamed": (fake(actuators__arm__setpoint_rate_hz=100), 4, 2),
+    "gripper": (fake(actuators={"gripper": GRIPPER}), 4, 2),
     "in_degrees": (
-        lambda: EmbodiedEnv(
-            small(sensors__joints__fields__position__driver=DEGREES, actuators__arm__joints__a__driver=DEGREES),
-            backend="fake",
-        ),
-        3,
-        1,
+        fake(sensors__joints__fields__position__driver=DEGREES, actuators__arm__joints__a__driver=DEGREES), 3, 1,
     ),
     "following": (following, 4, 1),
     "altered": (lambda: OtherActions("arm_reach", backend="fake"), 2, 1),
-    "latched": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 1, 1),
-    "limited": (
-        lambda: TimeLimit(
-            EmbodiedEnv(small(episode={"horizon_steps": 2, "kind": "finite_horizon"}), backend="fake"), 2
-        ),
-        2,
-        2,
-    ),
-}
+    "latched": (fake(), 1, 1),
+    "limited": (lambda: TimeLimit(fake(episode={**FINITE, "horizon_steps": 2})(), 2), 2, 2),
+}  # fmt: skip
 
 
 def play(name, folder):
