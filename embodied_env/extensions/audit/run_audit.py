@@ -14,7 +14,6 @@ from embodied_env.contract import Contract
 from embodied_env.contract.bounded_json import parse_json
 from embodied_env.core.excluded_episodes import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
 from embodied_env.errors import RecordError
-from embodied_env.extensions.audit import run_rules
 from embodied_env.extensions.audit.annotation_rules import AccountRules
 from embodied_env.extensions.audit.row_history_rules import (
     EpisodeOrderRule,
@@ -24,6 +23,19 @@ from embodied_env.extensions.audit.row_history_rules import (
     SequenceRule,
 )
 from embodied_env.extensions.audit.row_pair_rules import AnyRow
+from embodied_env.extensions.audit.run_rules import (
+    ManifestRules,
+    RowTally,
+    check_first_transition,
+    check_robot,
+    check_summary,
+    describe_inner_wrappers,
+    name_manifest,
+    read_contract,
+    read_time_limit,
+    warn_held,
+    warn_overridden,
+)
 from embodied_env.extensions.audit.transition_audit import inspect_reset, inspect_transition, warn_solved_in_place
 from embodied_env.record.arrays import references
 from embodied_env.record.manifest import world_of
@@ -79,7 +91,7 @@ class _Auditor:
     ) -> None:
         self.transitions = 0
         self._limit_steps = limit_steps
-        self.tally: run_rules.RowTally | None = run_rules.RowTally()  # None: a row cannot be counted
+        self.tally: RowTally | None = RowTally()  # None: a row cannot be counted
         self._counts: Counter[str] = Counter()
         self._violations: list[Violation] = []
         self._warnings: list[Violation] = []
@@ -149,7 +161,7 @@ class _Auditor:
         if not self.transitions:
             first.append(make_violation("run.empty", "", 0, "no transitions recorded (expected at least one)"))
         self._counts.update(violation.rule for violation in first)
-        held = () if self.tally is None else run_rules.warn_held(self.tally, self._contract)
+        held = () if self.tally is None else warn_held(self.tally, self._contract)
         apart = {} if self.tally is None or not self.tally.resets else self.tally.apart()
         return AuditReport(
             path=path,
@@ -182,13 +194,13 @@ def audit_run(
         MissingDependencyError: if mcap is not installed.
     """
     run, misfits = inspect_run(path)
-    contract, of_manifest = run_rules.read_contract(run.manifest)
-    of_manifest += [] if contract is None else run_rules.check_robot(run.manifest, contract)
-    of_manifest += run_rules.name_manifest(misfits, is_contract_reported=bool(of_manifest))
+    contract, of_manifest = read_contract(run.manifest)
+    of_manifest += [] if contract is None else check_robot(run.manifest, contract)
+    of_manifest += name_manifest(misfits, is_contract_reported=bool(of_manifest))
     images = run.manifest.get("backend") != _CONSTANT
-    limit_steps = run_rules.read_time_limit(run.manifest)
+    limit_steps = read_time_limit(run.manifest)
     auditor = _Auditor(contract, resets=True, images=images, limit_steps=limit_steps, array=run.array)
-    manifest = run_rules.ManifestRules(run.manifest)
+    manifest = ManifestRules(run.manifest)
     first: Any = None
     for number, row in enumerate(run.log):
         if isinstance(row, dict) and (place := row.get("row")) != number:
@@ -211,17 +223,17 @@ def audit_run(
     of_run += check_equal("run.head", LOG, run.chain.head, wanted, ", as given, for the last row")
     of_run += [*of_manifest, *manifest.check_run()]
     if auditor.tally is not None and not run.problem:
-        of_run += run_rules.check_summary(run.path, auditor.tally, run.manifest)
+        of_run += check_summary(run.path, auditor.tally, run.manifest)
     if run.manifest.get("clean") is True:
-        of_run += run_rules.check_first_transition(run.path, first)
+        of_run += check_first_transition(run.path, first)
     report = auditor.report(run.path, of_run)
     violations = report.violations
-    if wrappers := run_rules.describe_inner_wrappers(run.manifest):
+    if wrappers := describe_inner_wrappers(run.manifest):
         violations = tuple(
             replace(each, text=f"{each.text}: {wrappers}") if each.rule.startswith("outside.") else each
             for each in violations
         )
-    warnings = (*run_rules.warn_overridden(contract), *report.warnings)
+    warnings = (*warn_overridden(contract), *report.warnings)
     return replace(report, violations=violations, warnings=warnings, head=run.chain.head, world=world_of(run.manifest))
 
 
