@@ -100,10 +100,13 @@ def _metadata(hint: Any) -> list[Any]:  # noqa: ANN401 - a type hint
     return found
 
 
-def _options(hint: Any) -> list[Any]:  # noqa: ANN401 - a type hint
+def _members(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a type hint
     plain = _plain(hint)
-    is_union = typing.get_origin(plain) in (typing.Union, types.UnionType)
-    return [_plain(each) for each in (typing.get_args(plain) if is_union else (plain,)) if each is not type(None)]
+    return typing.get_args(plain) if typing.get_origin(plain) in (typing.Union, types.UnionType) else (hint,)
+
+
+def _options(hint: Any) -> list[Any]:  # noqa: ANN401 - a type hint
+    return [_plain(each) for each in _members(hint) if each is not type(None)]
 
 
 def _is_mapping(option: Any) -> bool:  # noqa: ANN401 - a type hint
@@ -117,9 +120,7 @@ def _step_text(hint: Any) -> str:  # noqa: ANN401 - a type hint
 
 
 def _type_text(hint: Any) -> str:  # noqa: ANN401 - a type hint
-    plain = _plain(hint)
-    is_union = typing.get_origin(plain) in (typing.Union, types.UnionType)
-    options = typing.get_args(plain) if is_union else (hint,)
+    options = _members(hint)
     texts = dict.fromkeys(_single_text(each) for each in options if each is not type(None))
     return " or ".join(texts) + (" or null" if type(None) in options else "")
 

@@ -13,7 +13,7 @@ from embodied_env.contract.contract import Contract
 from embodied_env.contract.contract_schema import INSTRUCTION
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of
-from embodied_env.errors import ContractError, UsageError
+from embodied_env.errors import UsageError
 
 _LONGEST_INSTRUCTION = 1000  # characters, as in a contract
 
@@ -69,13 +69,7 @@ def changed_limits(contract: Contract, changes: Mapping[str, JointLimits]) -> Ef
         name: replace(actuator, joints={joint: changes.get(joint, limits) for joint, limits in actuator.joints.items()})
         for name, actuator in contract.actuators.items()
     }
-    try:
-        wanted = ActionLayout(replace(contract, actuators=actuators)).limits
-    except ContractError:
-        raise
-    except (TypeError, ValueError) as error:
-        problem = f"invalid limits of {', '.join(changes)}: {error}"
-        raise UsageError(f"{problem} (expected numbers, and [low, high] as position or velocity)") from None
+    wanted = ActionLayout(replace(contract, actuators=actuators)).limits  # it validates types and rules
     keys = ("position_high", "velocity_high", "velocity_low", "acceleration", "deceleration", "jerk", "position_low")
     for i, joint in enumerate(own.joints):
         for key in keys:

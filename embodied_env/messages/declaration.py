@@ -183,8 +183,6 @@ def settle(field: Field, distances: NDArray[Any], *, near: float = math.nan, not
         np.copyto(distances, near, where=np.isneginf(distances))
     if field.nan is not None:
         np.copyto(distances, field.nan, where=np.isnan(distances))
-    if np.isfinite(distances).all():
-        return distances
     for is_left, meaning in (
         (np.isneginf, "-inf (too close)"),
         (np.isposinf, "+inf (no return); declare no_return in the contract to replace them"),

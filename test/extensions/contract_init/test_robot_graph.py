@@ -247,6 +247,12 @@ def test_command_types_are_inferred_from_topic_names(name, command):
     assert contract.actuators["arm"].command == command
 
 
+def test_a_topic_of_efforts_is_never_drafted_as_positions():
+    contract, gaps = described(*arm(), subscribed("/effort_controller/commands", node="/effort_controller"))
+    assert [each.topic for each in contract.actuators.values()] == ["arm_controller/commands"]
+    assert any("/effort_controller/commands takes efforts, left out" in gap for gap in gaps)
+
+
 def test_arrays_subscribed_by_a_logger_are_not_commands():
     tactile = published("/tactile", ARRAY)
     tactile.subscribers = (Endpoint(node="/logger"),)
