@@ -35,6 +35,18 @@ SIMPLE = with_profile(
 )
 
 
+class SteppedClock(SteadyClock):
+    """UTC after a step of the system clock of this process, or a suspend of the host."""
+
+    offset_ns = slept_ns = 0
+
+    def system_ns(self):
+        return super().system_ns() + self.offset_ns
+
+    def boot_ns(self):
+        return super().boot_ns() + self.slept_ns
+
+
 class InProcessRobot:
     """A robot in this process that stores its commands and publishes its sensors from a thread."""
 

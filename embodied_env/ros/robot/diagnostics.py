@@ -172,13 +172,9 @@ class Diagnostics:
         is_held = window.severity >= Severity.HOLD or share > self._warn_share
         is_late = window.missed > 0 or any(window.codes[code] for code in _LATE_CODES)
         return {
-            "gates": DiagnosticLevel.ERROR if is_stopped else DiagnosticLevel.WARN if is_held else DiagnosticLevel.OK,
-            "latency": DiagnosticLevel.WARN if is_late else DiagnosticLevel.OK,
-            "sensors": DiagnosticLevel.ERROR
-            if end == "sensor_gap"
-            else DiagnosticLevel.WARN
-            if window.bad
-            else DiagnosticLevel.OK,
+            "gates": _level(is_error=is_stopped, is_warning=is_held),
+            "latency": _level(is_error=False, is_warning=is_late),
+            "sensors": _level(is_error=end == "sensor_gap", is_warning=bool(window.bad)),
         }
 
     def _values(self, window: _Window) -> dict[str, dict[str, object]]:
@@ -203,6 +199,10 @@ class Diagnostics:
             sensors[f"{name}.quality"] = Quality(sensor["quality"]).name
             sensors[f"{name}.bad"] = window.bad[name]
         return {"gates": gates, "latency": latency, "sensors": sensors}
+
+
+def _level(*, is_error: bool, is_warning: bool) -> DiagnosticLevel:
+    return DiagnosticLevel.ERROR if is_error else DiagnosticLevel.WARN if is_warning else DiagnosticLevel.OK
 
 
 def read_thresholds(node: Node) -> dict[str, float]:

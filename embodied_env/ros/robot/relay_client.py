@@ -124,14 +124,10 @@ class RelayClient:
     def arm(self, deadline_ns: int, measure: Callable[[], FloatArray] | None = None) -> None:
         """Start an epoch of the relay and verify the connection in both directions without motion of the robot.
 
-        Args:
-            deadline_ns: of the wait, on the steady clock.
-            measure: returns the joint positions, shape (n_joints,), in contract order, NaN where unknown, at which the
-                relay must start. None: its start is not checked.
-
-        Raises:
-            BackendNotReadyError: when the relay refuses, has another contract or other limits, or does not answer.
-            BackendLostError: for an invalid report.
+        `measure` returns the joint positions, shape (n_joints,), in contract order, NaN where unknown, at which the
+        relay must start; None: its start is not checked. Raises BackendNotReadyError when the relay refuses, has
+        another contract or other limits, or does not answer by `deadline_ns` (steady clock), and BackendLostError for
+        an invalid report.
         """
         self._invalid = ""
         begun_ns = self._clock.now_ns()

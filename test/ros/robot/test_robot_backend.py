@@ -27,12 +27,14 @@ from in_process_robot import (
     PATIENCE_S,
     SIMPLE,
     InProcessRobot,
+    SteppedClock,
     check_reset_fails,
     in_s,
     reset,
     with_profile,
 )
 from rosgraph_msgs.msg import Clock
+from spinning import Spinning
 from std_msgs.msg import Bool, Int32, String
 from std_srvs.srv import SetBool, Trigger
 
@@ -455,18 +457,6 @@ def test_a_sensor_with_future_stamps_is_never_fresh(in_process_robot, make):
 # ------------------------------------------------------------------------------------------------------- clocks
 
 
-class SteppedClock(SteadyClock):
-    """UTC after a step of the system clock or a suspend of the host."""
-
-    offset_ns = slept_ns = 0
-
-    def system_ns(self):
-        return super().system_ns() + self.offset_ns
-
-    def boot_ns(self):
-        return super().boot_ns() + self.slept_ns
-
-
 def codes_of(env, steps):
     """Take `steps` steps, and return the codes of the findings that held each, except those of a busy machine."""
     found = []
@@ -682,20 +672,20 @@ def test_steps_wait_for_deadlines_counted_from_the_end_of_the_reset(in_process_r
     assert time.monotonic_ns() - started_ns > 2 * SIMPLE.control_period_ns
 
 
-def test_the_reason_of_a_failed_reset_service_is_reported(in_process_robot, domain_id, backend):
-    answer_with(in_process_robot, success=False, message="the brakes are on")
+def test_the_reason_of_a_failed_reset_service_is_reported(answer_with, backend):
+    answer_with(success=False, message="the brakes are on")
     with pytest.raises(BackendNotReadyError, match="failed: the brakes are on"):
         reset(backend(with_profile(SIMPLE, reset={"service": "home"})))
 
 
-def test_a_reset_service_may_return_free_text(in_process_robot, domain_id, backend):
-    answer_with(in_process_robot, success=True, message="at home")
+def test_a_reset_service_may_return_free_text(answer_with, backend):
+    answer_with(success=True, message="at home")
     report = reset(backend(with_profile(SIMPLE, reset={"service": "home"}))).reset
     assert (report.level, report.sampled, report.details) == ("world", {}, {})
 
 
-def test_a_reset_service_is_not_called_while_a_stop_is_active(in_process_robot, domain_id, backend):
-    calls = answer_with(in_process_robot, success=True, message="at home")
+def test_a_reset_service_is_not_called_while_a_stop_is_active(in_process_robot, answer_with, backend):
+    calls = answer_with(success=True, message="at home")
     mode = in_process_robot.node.create_publisher(Int32, "mode", LATCHED_QOS)
     mode.publish(Int32(data=3))
     robot = backend(with_profile(SIMPLE, reset={"service": "home"}, estop={"mode": MODE}))
@@ -749,28 +739,23 @@ def test_a_confirmed_value_is_accepted(domain_id, backend):
     backend(replace(with_chosen(SIMPLE), confirmed=tuple(CHOSEN)))
 
 
-def answer_with(in_process_robot, *, success, message):
-    """Offer the service `home`, served in the thread that publishes, and return its calls."""
-    from rclpy.executors import SingleThreadedExecutor
+@pytest.fixture
+def answer_with(in_process_robot, close_later):
+    """Return a function that offers the service `home`, and returns its calls."""
 
-    calls = []
+    def offer(*, success, message):
+        calls, served = [], close_later(Spinning("home", NAMESPACE, None))
 
-    def answer(request, response):
-        calls.append(request)
-        response.success, response.message = success, message
-        return response
+        def answer(request, response):
+            calls.append(request)
+            response.success, response.message = success, message
+            return response
 
-    in_process_robot.node.create_service(Trigger, "home", answer)
-    executor = SingleThreadedExecutor(context=in_process_robot.node.context)
-    executor.add_node(in_process_robot.node)
-    publish = in_process_robot._message
+        served.node.create_service(Trigger, "home", answer)
+        served.start()
+        return calls
 
-    def publish_and_turn(name, now_ns):
-        executor.spin_once(timeout_sec=0.0)
-        return publish(name, now_ns)
-
-    in_process_robot._message = publish_and_turn
-    return calls
+    return offer
 
 
 # ----------------------------------------------------------------------------------------------- safety inputs

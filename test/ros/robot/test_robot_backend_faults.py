@@ -21,7 +21,7 @@ from held_executor import FLAT_KB, grown_kb, held, more, resident_kb
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
-from rclpy.executors import SingleThreadedExecutor
+from in_process_robot import SteppedClock
 from robot_rig import (
     ARM,
     BUSY,
@@ -49,6 +49,7 @@ from robot_rig import (
     start_robot,
     with_injection,
 )
+from spinning import Spinning
 from std_msgs.msg import Float64MultiArray, Int32
 from std_srvs.srv import SetBool, Trigger
 from waiting import wait_for, wait_for_error
@@ -484,15 +485,6 @@ def test_f31_estop_with_a_killed_publisher_expires(other_robot, relayed, make, r
         monitor.close()
 
 
-class SteppedClock(SteadyClock):
-    """A system time that is stepped in this process and not in the robot's."""
-
-    offset_ns = 0
-
-    def system_ns(self):
-        return super().system_ns() + self.offset_ns
-
-
 @pytest.mark.parametrize(
     ("offset_s", "code"), [pytest.param(10, "obs.stale", marks=pytest.mark.long), (-10, "obs.future")]
 )
@@ -539,10 +531,7 @@ def pending(env):
 
 
 def test_f25_unanswered_reset_times_out_and_its_late_response_is_ignored(other_robot, make):
-    stub = RosNode("stub", namespace=NAMESPACE, clock=SteadyClock(), domain_id=DOMAIN_ID)
-    executor = SingleThreadedExecutor(context=stub.node.context)
-    executor.add_node(stub.node)
-    answered = []
+    answered, stub = [], Spinning("stub", NAMESPACE, DOMAIN_ID)
 
     def answer(_request, response):
         answered.append(True)
@@ -553,16 +542,13 @@ def test_f25_unanswered_reset_times_out_and_its_late_response_is_ignored(other_r
     try:
         env = make(reset_by("stuck"))
         check_reset_reports(env, f"service {NAMESPACE}/stuck did not respond in time", SHORT_S)
-        end = time.monotonic() + TIMEOUT_S
-        while not answered and time.monotonic() < end:
-            executor.spin_once(timeout_sec=0.1)
-        assert answered == [True]
-        time.sleep(2 * PERIOD_S)  # the response has arrived and is ignored
-        assert env.unwrapped.stepper.backend._connection.listener.failure is None
-        assert pending(env) == []
     finally:
-        executor.shutdown()
+        stub.start()  # now it responds
+        wait_for(lambda: answered)
+        time.sleep(2 * PERIOD_S)  # the response has arrived and is ignored
         stub.close()
+    assert env.unwrapped.stepper.backend._connection.listener.failure is None
+    assert pending(env) == []
 
 
 def test_f27_reset_service_of_another_type_is_reported(other_robot, make):

@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -25,26 +26,6 @@ ARM = ActiveSpec(controller="arm", manager="/cm")
 BOUND_NS = NS_PER_S
 
 
-class FakeFuture:
-    """A service response that the test completes."""
-
-    def __init__(self, response=None):
-        self._at_once = response
-        self._tell = None
-
-    def add_done_callback(self, tell):
-        self._tell = tell
-        if self._at_once is not None:
-            threading.Thread(target=self.complete, args=[self._at_once]).start()
-
-    def complete(self, response):
-        self._response = response
-        self._tell(self)
-
-    def result(self):
-        return self._response
-
-
 class FakeClient:
     """A service that responds with `states` at once, or on request while that is None."""
 
@@ -60,7 +41,9 @@ class FakeClient:
         return self.is_offered
 
     def call_async(self, _request):
-        self.futures.append(FakeFuture(None if self.states is None else self.response()))
+        self.futures.append(Future())
+        if self.states is not None:
+            threading.Thread(target=self.futures[-1].set_result, args=[self.response()]).start()
         return self.futures[-1]
 
     def response(self, states=None):
@@ -138,9 +121,9 @@ def test_a_response_to_a_request_from_before_the_reset_is_ignored():
         bench.watch.begin(bench.clock.now_ns())
     old, new = bench.client.futures
     assert bench.client.removed == [old]
-    old.complete(bench.client.response({"arm": "active"}))
+    old.set_result(bench.client.response({"arm": "active"}))
     assert texts_of(bench.watch.states())["arm"].startswith("lapsed: no status received")
-    new.complete(bench.client.response({"arm": "active"}))
+    new.set_result(bench.client.response({"arm": "active"}))
     assert texts_of(bench.watch.states())["arm"].startswith("lapsed")  # the interlock holds until the next reset
 
 
