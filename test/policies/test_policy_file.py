@@ -252,11 +252,6 @@ def test_a_policy_file_is_for_models(tmp_path):
 IMAGE = "inputs:\n  front: {image: {field: front_image, SIZE, layout: chw, range: [0, 1]}}\n"
 
 
-def changed(old, new):
-    assert old in FILE, old
-    return FILE.replace(old, new, 1)
-
-
 def with_image(size):
     return FILE.replace("inputs:\n", IMAGE.replace("SIZE", size))
 
