@@ -142,13 +142,6 @@ def test_unknown_pacing_lists_supported_ones(backend, allowed):
         embodied_env.make("arm_reach", backend=backend, pacing="fast")
 
 
-@pytest.mark.parametrize("backend", ["fake", "mujoco"])
-@pytest.mark.parametrize(("asked", "pacing"), [(None, "lockstep"), ("lockstep", "lockstep"), ("realtime", "realtime")])
-def test_simulator_supports_both_pacings_and_defaults_to_lockstep(close_later, backend, asked, pacing):
-    env = close_later(embodied_env.make("arm_reach", backend=backend, pacing=asked))
-    assert env.unwrapped.pacing == pacing
-
-
 @pytest.fixture
 def third_party(tmp_path, monkeypatch):
     """Install a third-party backend with a factory that takes the keyword `pacing`, and one that does not."""
@@ -163,9 +156,10 @@ def third_party(tmp_path, monkeypatch):
     install(monkeypatch, tmp_path, points, third_party=source)
 
 
+@pytest.mark.parametrize("backend", ["fake", "mujoco", "both"])
 @pytest.mark.parametrize(("asked", "pacing"), [(None, "lockstep"), ("lockstep", "lockstep"), ("realtime", "realtime")])
-def test_third_party_factory_receives_pacing(close_later, third_party, asked, pacing):
-    env = close_later(embodied_env.make("arm_reach", backend="both", pacing=asked))
+def test_backend_with_both_pacings_defaults_to_lockstep(close_later, third_party, backend, asked, pacing):
+    env = close_later(embodied_env.make("arm_reach", backend=backend, pacing=asked))
     assert env.unwrapped.pacing == pacing
 
 
