@@ -63,6 +63,8 @@ def test_changed_acceleration_applies_from_the_next_reset(gate):
     "beyond",
     [
         {"velocity": OWN.velocity * 1.01},
+        {"velocity": (-OWN.velocity * 1.01, OWN.velocity)},
+        {"velocity": (-OWN.velocity, OWN.velocity * 1.01)},
         {"acceleration": OWN.acceleration * 1.01},
         {"position": (OWN.position[0], OWN.position[1] + 0.1)},
         {"position": (OWN.position[0] - 0.1, OWN.position[1])},
