@@ -5,15 +5,11 @@ import threading
 import numpy as np
 import pytest
 import scripted_tasks
-from arbiter_bench import ArbiterBench
+from arbiter_bench import HOLD, ArbiterBench
 from scripted_tasks import DECELERATION, PERIOD_NS, PERIOD_S, VELOCITY
 
-from embodied_env.core.code_types import Severity
-from embodied_env.core.types import Finding
 from embodied_env.errors import BackendLostError, ClosedError
 from embodied_env.timing.clock import NS_PER_S, ManualClock
-
-HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 
 
 @pytest.fixture

@@ -13,14 +13,12 @@ import arbiter_bench
 import numpy as np
 import pytest
 import scripted_tasks
-from arbiter_bench import ArbiterBench, RelayOutlet
+from arbiter_bench import HOLD, ArbiterBench, RelayOutlet
 from safety_strategies import calm, joint_limits, plain_contract
 from scripted_tasks import PERIOD_NS, PERIOD_S, Scene
 
 from embodied_env.backends.fake_backend import FakeBackend
-from embodied_env.core.code_types import Severity
 from embodied_env.core.reset_draws import ResetRoutine
-from embodied_env.core.types import Finding
 from embodied_env.processes import signals as interrupts
 from embodied_env.safety import arbiter, homing
 from embodied_env.safety.gate import SafetyGate
@@ -31,7 +29,6 @@ from embodied_env.safety.relay.relay_protocol import Armed, CommandId, write_com
 from embodied_env.timing.clock import NS_PER_S, ManualClock
 
 HOME = {"shoulder": 0.6, "elbow": -0.4}
-HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 CONTRACT, PLAIN = scripted_tasks.contract(), plain_contract()
 LAYOUT = SafetyGate(PLAIN).layout
 TRACED = {module.__file__ for module in (arbiter, arbiter_bench, single, interrupts, core, homing)} | {__file__}

@@ -13,7 +13,7 @@ import time
 import numpy as np
 import pytest
 import scripted_tasks
-from arbiter_bench import homing_context
+from arbiter_bench import HOLD, homing_context
 from hypothesis import example, given
 from hypothesis import strategies as st
 from safety_strategies import contract_of, examples
@@ -37,7 +37,6 @@ FASTEST, SPEEDUP, BRAKING = 1.0, 4.0, 8.0
 TIMEOUT_S, AGE_S = 0.32, 0.004  # of the plant's controller; of a measured velocity
 GAPS_NS = [PERIOD_NS // 4, 2 * PERIOD_NS // 3, 2 * PERIOD_NS, 3 * PERIOD_NS, 6 * PERIOD_NS, 2 * NS_PER_S]
 KINDS = ["velocity", "measured", "position", "setpoints", "trajectory", "relay"]
-HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 WIDE = JointLimits(position=(-900.0, 900.0), velocity=FASTEST, acceleration=SPEEDUP, deceleration=BRAKING)
 FREE = JointLimits(position=None, velocity=FASTEST, acceleration=SPEEDUP, deceleration=BRAKING)
 

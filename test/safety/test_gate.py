@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 import scripted_tasks
+from arbiter_bench import HOLD
 from scripted_tasks import PERIOD_S, VELOCITY
 from stable_ids import stable_repr
 
@@ -16,7 +17,6 @@ from embodied_env.safety.gate import SafetyGate
 
 STOP = Finding(gate="latch", severity=Severity.STOP, code="latch.stop")
 ESTOP = Finding(gate="latch", severity=Severity.ESTOP, code="latch.estop")
-HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 
 
 @pytest.fixture

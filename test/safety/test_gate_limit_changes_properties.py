@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from arbiter_bench import ArbiterBench
+from arbiter_bench import HOLD, ArbiterBench
 from hypothesis import given
 from hypothesis import strategies as st
 from safety_strategies import bounds, contract_of, examples, safe_state
@@ -12,12 +12,11 @@ from single_joint import velocity_interval
 
 from embodied_env.contract import JointLimits
 from embodied_env.core.code_types import Severity
-from embodied_env.core.types import CommandState, Finding
+from embodied_env.core.types import CommandState
 from embodied_env.safety.joint_limits import braking_bounds, is_in_safe_set
 
 PERIOD_S = 0.05
 OWN = JointLimits(position=(-2.0, 2.0), velocity=3.0, acceleration=4.0, deceleration=8.0, jerk=None)
-HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 
 
 class Robot(ArbiterBench):

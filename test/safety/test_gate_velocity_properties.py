@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from arbiter_bench import ArbiterBench
+from arbiter_bench import HOLD, ArbiterBench
 from gate_actions import MIXED as CONTRACT
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ from single_joint import limit_velocity, velocity_interval
 
 from embodied_env.contract import load_contract
 from embodied_env.core.code_types import Severity
-from embodied_env.core.types import CommandState, Finding
+from embodied_env.core.types import CommandState
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import brake_velocity, joint_bounds, limit_violation, lowered_velocity
 
@@ -142,7 +142,6 @@ def test_commanded_velocity_is_kept_after_a_pause():
         assert dt_s == pytest.approx(0.1)
 
 
-HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 NOTHING = (np.full(4, np.nan), np.full(4, np.inf))
 _SPEEDS = st.one_of(st.sampled_from([0.0, -0.0, 1e-9]), st.floats(-3.0, 3.0))
 

@@ -3,18 +3,17 @@ import dataclasses
 import numpy as np
 import pytest
 import scripted_tasks
-from arbiter_bench import ArbiterBench
+from arbiter_bench import HOLD, ArbiterBench
 from scripted_tasks import ACCELERATION, PERIOD_S, VELOCITY
 
 from embodied_env.contract.actuator_schema import EffectiveLimits
 from embodied_env.core.code_types import Severity
-from embodied_env.core.types import CommandState, Finding
+from embodied_env.core.types import CommandState
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import keeps_jerk, limit_jerk
 
 JERK = 16.0  # x 0.0625 s = 1 unit/s^2 per step
 DT_S = 0.0625
-HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 
 
 def limits(*jerks, most=4.0, braking=4.0) -> EffectiveLimits:

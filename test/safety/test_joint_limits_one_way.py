@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from arbiter_bench import HOLD
 from gate_actions import BACKWARDS, FORWARDS
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,14 +14,13 @@ from single_joint import limit_joint, limit_velocity, velocity_interval
 
 from embodied_env.contract import JointLimits
 from embodied_env.core.code_types import Severity
-from embodied_env.core.types import CommandState, Finding
+from embodied_env.core.types import CommandState
 from embodied_env.safety.approved_commands import state_after
 from embodied_env.safety.command_filters import FilterDecision
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import braking_bounds, joint_bounds, limit_violation
 
 PERIOD_S = 0.05
-HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 WAYS = np.array([1.0, -1.0])
 
 

@@ -2,14 +2,17 @@
 
 import numpy as np
 
-from embodied_env.core.code_types import Quality
-from embodied_env.core.types import SafetyContext, Sample, SensorStatus, SentCommand, Snapshot
+from embodied_env.core.code_types import Quality, Severity
+from embodied_env.core.types import Finding, SafetyContext, Sample, SensorStatus, SentCommand, Snapshot
 from embodied_env.errors import BackendLostError
 from embodied_env.safety.arbiter import Arbiter
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.homing import HomingContext
 from embodied_env.safety.publishing import make_publishing
 from embodied_env.timing.clock import ManualClock
+
+HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
+"""The reason of braking."""
 
 
 class ArbiterBench:

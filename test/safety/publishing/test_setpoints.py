@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scripted_tasks
-from arbiter_bench import ArbiterBench, homing_context
+from arbiter_bench import HOLD, ArbiterBench, homing_context
 from hypothesis import given
 from hypothesis import strategies as st
 from safety_strategies import FunctionFilter, examples
@@ -14,7 +14,6 @@ from scripted_tasks import PERIOD_NS, PERIOD_S
 from embodied_env.contract import parse_contract
 from embodied_env.core.code_types import Severity
 from embodied_env.core.reset_draws import ResetRoutine
-from embodied_env.core.types import Finding
 from embodied_env.errors import BackendLostError, ClosedError
 from embodied_env.safety.command_filters import FilterDecision
 from embodied_env.safety.gate import SafetyGate
@@ -25,7 +24,6 @@ from embodied_env.timing.clock import ManualClock
 
 PER_STEP = 5
 H_NS = PERIOD_NS // PER_STEP
-HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 
 
 def contract(jerk=None, **limits):

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import scripted_tasks
-from arbiter_bench import ArbiterBench
+from arbiter_bench import HOLD, ArbiterBench
 from hypothesis import given
 from hypothesis import strategies as st
 from safety_strategies import FunctionFilter, examples
@@ -20,14 +20,12 @@ from scripted_tasks import PERIOD_NS, PERIOD_S
 
 from embodied_env.contract import parse_contract
 from embodied_env.core.code_types import Severity
-from embodied_env.core.types import Finding
 from embodied_env.errors import BackendLostError, ContractError
 from embodied_env.safety.command_filters import FilterDecision
 from embodied_env.safety.joint_limits import joint_bounds, limit_violation
 from embodied_env.safety.relay.relay_protocol import check_relayed
 
 STEPS = 5
-HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 
 
 def contract(command="position", elbow=(-0.3, 1.0)):
