@@ -70,11 +70,6 @@ def test_min_is_the_smallest_return_of_the_rays_around(scan, grid):
         assert any(value == v or (math.isnan(value) and math.isnan(v)) for v in least)
 
 
-def test_angles_outside_the_field_of_view_are_not_measured():
-    found = resample_scan(np.ones(3, np.float32), -0.1, 0.1, ResampleSpec(angles=4))
-    assert np.array_equal(np.isnan(found), [False, True, True, True])
-
-
 def rays(resample=None, **declared):
     angles = None if resample is None else functools.partial(resample_scan, spec=resample)
     return Field(sensor="s", name="ranges", shape=(4,), dtype=np.dtype(np.float32), resample=angles, **declared)

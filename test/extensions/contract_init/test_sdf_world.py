@@ -80,15 +80,6 @@ def test_a_model_of_very_many_parts_is_refused(tmp_path: Path) -> None:
         find_interfaces(model)
 
 
-def test_a_cycle_over_two_files_is_refused(tmp_path: Path) -> None:
-    for name, other in (("a", "b"), ("b", "a")):
-        (tmp_path / f"{name}.sdf").write_text(
-            f"<sdf><model name='{name}'><include><uri>{other}.sdf</uri></include></model></sdf>"
-        )
-    with pytest.raises(ContractError, match=r"'a\.sdf' includes itself \(expected no cycle\)"):
-        read_world(written(tmp_path, world("w", "<include><uri>a.sdf</uri></include>")))
-
-
 def test_reading_ends_when_the_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sdf_world, "_MOST_S", -1.0)
     with pytest.raises(ContractError, match="takes too long to read"):
