@@ -75,7 +75,7 @@ if not TYPE_CHECKING:  # a type checker reports unknown names
         return value
 
     def _is_importable(name: str) -> bool:
-        """Return whether a public name can be imported here, as ``import *`` works without extras and extensions."""
+        """Return whether the package or extension of a public name is installed."""
         from embodied_env.errors import MissingDependencyError  # noqa: PLC0415 - only for ``import *``
 
         try:

@@ -102,13 +102,13 @@ class MissingDependencyError(EmbodiedEnvError, ImportError):
     """An optional dependency is missing, with the command that installs it in the message."""
 
     def __init__(self, package: str, *, needed_for: str, remedy: str = "") -> None:
-        """Name the missing `package`, or "package (cause)", its use and the remedy, by default its extra."""
+        """Name the missing `package` or "package (cause)", its use and the remedy or extra."""
         remedy = remedy or install_command(package.partition(" ")[0])
         super().__init__(f"{needed_for} needs {package}, which is not installed; {remedy}")
 
 
 def install_command(package: str) -> str:
-    """Return the command that installs an optional package, ``pip install "embodied_env[sim]"``."""
+    """Return the command that installs a package, such as ``pip install "embodied_env[sim]"``."""
     return f'pip install "embodied_env[{EXTRAS[package]}]"'
 
 

@@ -1,4 +1,4 @@
-"""The command line ``embodied-env`` with one module per verb, imported only when the verb is used.
+"""The command line ``embodied-env``, with one module per verb, imported on use.
 
 Exit status::
 

@@ -221,7 +221,7 @@ def print_keys(keys: Sequence[Key], args: argparse.Namespace) -> int:
 
 
 def _parts(path: str) -> list[str]:
-    """Return the parts of a path, such as ``inputs.obs.parts[0].unit``, without indices of lists."""
+    """Return the keys of a path such as ``inputs.obs.parts[0].unit``, without list indices."""
     return re.sub(r"\[\d*\]", "", path).split(".")
 
 
@@ -287,14 +287,14 @@ def _box_row(title: str, name: str, box: Any) -> Row:  # noqa: ANN401 - a Box, t
 
 
 def _bound(values: FloatArray) -> Any:  # noqa: ANN401 - JSON types
-    """Return one number if all are equal, as in images, else nested lists, with None for infinite ones."""
+    """Return one number if all are equal, else nested lists, with None for infinite values."""
     found = values.astype(object)
     found[~np.isfinite(values)] = None
     return found.flat[0] if (values == values.flat[0]).all() else found.tolist()
 
 
 def _field_rows(name: str, sensor: SensorSpec) -> list[Row]:
-    """Return the fields of a sensor with shape and dtype, and an observation key unless only the evaluator has them."""
+    """Return the shape, dtype and observation key, if any, of each field of a sensor."""
     is_seen = sensor.visibility == "agent"
     rows = []
     for layout in field_layouts(name, sensor):
@@ -305,7 +305,7 @@ def _field_rows(name: str, sensor: SensorSpec) -> list[Row]:
 
 
 def _joint_rows(name: str, contract: Contract) -> list[Row]:
-    """Return per joint the limits enforced by the gate, and the range of the action in SI units."""
+    """Return the limits of the gate and the action range of each joint, in SI units."""
     actuator = contract.actuators[name]
     limits = actuator.limits(contract.safety.margins, name)
     scale = action_scale(actuator, limits, contract.control_period_s)

@@ -1,4 +1,4 @@
-"""``contract validate`` reports every error of a contract, its chosen values, and suspicious ones."""
+"""``contract validate`` reports the errors, chosen values and suspicious values."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _errors_of_plugins(contract: Contract) -> Iterator[ContractError]:
 
 
 def _errors_of_backends(contract: Contract) -> Iterator[ContractError]:
-    """Yield missing model files, wrong homes, limits that look like degrees, and unknown names of the model."""
+    """Yield missing models, wrong homes, limits that look like degrees, and unknown names."""
     found = [*_errors_of_files(contract)]
     yield from found
     for path, problem in suspected_degrees(contract):

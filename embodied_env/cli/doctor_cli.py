@@ -213,7 +213,7 @@ def _message_types(contract: Contract, backend: str, ignored: Sequence[str]) -> 
 
 
 def _real_profile(contract: Contract, ignored: Sequence[str]) -> profiles.RealProfile | None:
-    """Return the profile ``backends.real`` in use, or None if it is missing or invalid, which its own check reports."""
+    """Return the profile ``backends.real`` in use, or None if it is missing or invalid."""
     try:
         return profiles.with_inputs_in_use(profiles.parse_real_profile(contract), ignored)
     except EmbodiedEnvError:
@@ -221,7 +221,7 @@ def _real_profile(contract: Contract, ignored: Sequence[str]) -> profiles.RealPr
 
 
 def _input_checks(contract: Contract, ignored: Sequence[str]) -> Iterator[Check]:
-    """Yield a check of each safety input that is ignored, or read as its variant, since its package is missing."""
+    """Yield a check of each safety input whose message package is missing."""
     if (profile := _real_profile(contract, ignored)) is None:
         return
     inputs: dict[str, SafetyInputSpec | profiles.ActiveSpec] = {**profile.estop, **profile.active}
@@ -370,7 +370,7 @@ def _render_picture(world: Any) -> str:  # noqa: ANN401 - a World
 
 
 def _surveyed(name: str, sections: Sections, survey: Callable[[], Iterable[Check]]) -> Iterator[Check]:
-    """Survey the running robot or simulator, unless ROS, the profile or the security keys already failed."""
+    """Survey the robot or simulator unless ROS, the profile or the security keys failed."""
     before = [*sections["ROS 2"], *(check for check in sections["contract"] if check.name in ("profile", "security"))]
     if wrong := [check.name for check in before if check.passed is False]:
         yield Check(name=name, passed=None, detail=f"not checked because of: {', '.join(wrong)}")

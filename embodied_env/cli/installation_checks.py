@@ -1,4 +1,4 @@
-"""``embodied-env doctor --install`` checks interpreter, packages, ROS 2, extras and systemd units."""
+"""``doctor --install`` checks the interpreter, packages, ROS 2, extras and systemd units."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _package_checks() -> Iterator[Check]:
 
 
 def _plugin_check(plugin: Plugin) -> Check:
-    """Check that the module of a plug-in is there, and that no other package registers its name."""
+    """Check that the module of a plug-in exists and that its name is registered once."""
     detail, name = f"{plugin.target}, of the group {plugin.group}", f"plug-in {plugin.name}"
     try:
         find_plugin(plugin.group.partition(".")[2], plugin.name)
@@ -120,7 +120,7 @@ def _plugin_check(plugin: Plugin) -> Check:
 
 
 def _requirements(extra: str) -> list[tuple[str, str]]:
-    """Return (package, least version) of each requirement of an extra, with "" for one without a version."""
+    """Return (package, minimum version or "") of each requirement of an extra."""
     found = []
     for text in requires(_PACKAGE) or ():
         of_extra, match = _EXTRA.search(text), _REQUIREMENT.match(text)
@@ -146,7 +146,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _extra_checks(*, has_ros: bool) -> Iterator[Check]:
-    """Check each extra, which reports missing packages but fails only for versions that are too old."""
+    """Yield a check of each extra, which fails only for versions that are too old."""
     try:
         extras = distribution(_PACKAGE).metadata.get_all("Provides-Extra") or []
     except PackageNotFoundError:

@@ -25,7 +25,7 @@ _log = logging.getLogger("embodied_env")
 
 
 class Verb(NamedTuple):
-    """A verb, whose module has ``add_arguments(parser)`` and ``run(args) -> int``, the exit status."""
+    """A verb, whose module has ``add_arguments(parser)`` and ``run(args) -> int``."""
 
     module: str
     help: str
@@ -202,7 +202,7 @@ def _log_verbosely() -> None:
 
 
 def _reader_left() -> bool:
-    """Return whether stdout is the broken pipe, and if so redirect it to /dev/null for the rest of the process."""
+    """Return whether stdout is a broken pipe, and if so redirect it to /dev/null."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     broken = any(event & select.POLLERR for _, event in poll.poll(0))

@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    """Print each component before and after, for one observation, and the action that zeros give."""
+    """Print each component of one observation before and after, and the action of 0 and 1."""
     contract, interface = _load(args)
     observation = _observe(contract, args)
     shown: dict[str, list[Row]] = {"timing": [_timing(contract, interface)], "inputs": [], "outputs": []}
@@ -106,7 +106,7 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Run all checks, which raise UsageError, and make one inference, with exit status 1 for an implausible action."""
+    """Run all checks and one inference, with exit status 1 for an implausible action."""
     contract, interface = _load(args)
     found: Row = {"policy": interface.file.name, "sha256": interface.file.sha256, "contract": contract.name}
     status = SOUND
@@ -200,7 +200,7 @@ def _affine(part: InputPart | OutputPart, offset: int, spec: PolicyInputSpec | O
 
 
 def _of_all(spec: PolicyInputSpec | OutputSpec) -> str:
-    """Return what is done to a whole input or output, in the keys of the file, without numbers for each component."""
+    """Return what is done to a whole input or output, in the keys of the policy file."""
     specs = (spec.image, spec.normalize, spec.history) if isinstance(spec, PolicyInputSpec) else (spec.normalize,)
     numbers = {"field", *(name for pair in STATISTICS.values() for name in pair)}
     keys = [(key, value) for each in specs if each for key, value in to_plain(each, with_defaults=False).items()]

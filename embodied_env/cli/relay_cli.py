@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Relay until SIGINT or SIGTERM, or the end of the input ``-``, then brake the robot to rest."""
+    """Relay until a signal or the end of the input ``-``, then brake the robot to rest."""
     from embodied_env.contract import load_contract, parse_contract
     from embodied_env.core.contract_blocks import check_blocks
     from embodied_env.errors import UsageError, did_you_mean

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Host the simulator until SIGINT or SIGTERM, or with ``-`` until the end of standard input."""
+    """Host the simulator until a signal, or with ``-`` until the end of standard input."""
     from embodied_env.contract import load_contract, parse_contract
     from embodied_env.core.contract_blocks import check_blocks
     from embodied_env.processes.child_process import read_first_line, watch_parent

@@ -36,7 +36,7 @@ def add_hosted_contract(parser: argparse.ArgumentParser) -> None:
 def add_actions(
     parser: argparse.ArgumentParser,
 ) -> Callable[[Callable[[argparse.Namespace], int], str, str], argparse.ArgumentParser]:
-    """Return a function that declares an action of a verb, with --json, by its function `act`, name and help."""
+    """Return a function that declares an action of a verb with --json."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     def add(act: Callable[[argparse.Namespace], int], name: str, description: str) -> argparse.ArgumentParser:
@@ -64,7 +64,7 @@ def add_options(parser: argparse.ArgumentParser, *names: str, **defaults: object
 
 
 def given_options(args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return those of `names` that differ from their default, since backends refuse others' options."""
+    """Return those of `names` that differ from their default, since backends refuse others."""
     return {name: value for name in names if (value := getattr(args, name)) not in (None, OPTIONS[name].default)}
 
 
@@ -150,7 +150,7 @@ def add_force(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def check_new(*files: str | Path | None, force: bool) -> None:
-    """Raise UsageError for a file given twice, one that exists unless `force` is set, and what is no regular file."""
+    """Raise UsageError unless the files are distinct, regular, and new or `force` is set."""
     seen: set[str] = set()
     for file in (file for file in files if file is not None):
         if (name := os.path.realpath(file)) in seen:

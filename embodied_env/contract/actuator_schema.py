@@ -215,7 +215,7 @@ class ActuatorSpec(FrozenFields):
         return command if np.allclose(values, self._with_fingers(command.tolist()), rtol=0.0, atol=_FINGERS) else None
 
     def turns(self, joint: str) -> bool:
-        """Return whether a joint turns without limits, so that its reading may differ by whole turns."""
+        """Return whether a joint is unlimited, so that readings may differ by whole turns."""
         limits = self.joints[joint]
         return limits.unit == "rad" and limits.position is None and not self.is_velocity
 
@@ -228,7 +228,7 @@ class ActuatorSpec(FrozenFields):
         return replace(self, joints={name: replace(limits, driver=None) for name, limits in self.joints.items()})
 
     def margins_of(self, joint: str, margins: Margins, name: str) -> tuple[float, float, float]:
-        """Return the margins of position (0 for a gripper without its own), velocity and acceleration."""
+        """Return the margins of position (0 for a gripper by default), velocity and acceleration."""
         return margins.of(name, joint, position=None if self.gripper is None else 0.0)
 
     def limits(self, margins: Margins, name: str = "") -> EffectiveLimits:

@@ -1,4 +1,4 @@
-"""Read regular files and XML within limits, and write files whole, which users, contracts or teams name."""
+"""Read untrusted files and XML within limits, and write files whole."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_text_file(path: str | Path, *, most_bytes: int = MOST_BYTES) -> str:
 
 
 def check_file(path: str | Path, *, most_bytes: int = MOST_BYTES) -> None:
-    """Raise OSError unless `path` is a regular file of at most `most_bytes`, without opening it."""
+    """Raise OSError unless `path` is a regular file of at most `most_bytes`."""
     try:
         status = os.stat(path)  # noqa: PTH116 - `Path` would hide a NUL byte in some of its methods
     except ValueError as error:  # a NUL byte
@@ -84,7 +84,7 @@ def write_file(path: str | Path, content: str | bytes, *, replace: bool = True) 
 
 
 def _rename_to_new(temporary: Path, path: Path) -> None:
-    """Give the file the name `path`, or raise FileExistsError if it exists, which a rename would replace."""
+    """Rename the file to `path`, or raise FileExistsError if that exists."""
     try:
         path.hardlink_to(temporary)
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""Parse untrusted JSON, bounded in size, nesting and numbers, without other modules of the package."""
+"""Parse untrusted JSON within limits of size, nesting and numbers."""
 
 from __future__ import annotations
 

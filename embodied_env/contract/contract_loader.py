@@ -40,7 +40,7 @@ _LONGEST_SHOWN = 400  # characters of an argument in a message
 
 
 def config_folders() -> Iterator[Path]:
-    """Yield the folders of shipped contracts, in the checkout, ament prefixes and Python prefix."""
+    """Yield the contract folders of the checkout, the ament prefixes and the Python prefix."""
     checkout = Path(__file__).resolve().parents[2]
     if (checkout / "package.xml").is_file():  # first: an editable install has copies in the other folders
         yield checkout / "config"
@@ -102,7 +102,7 @@ def find_contract(name_or_path: str | Path, *, kind: str = "contract", folder: s
 
 
 def read_contract_file(file: Path) -> str:
-    """Return the text of a contract or team file, or raise ContractError when it cannot be read."""
+    """Return the text of a contract or team file, or raise ContractError."""
     try:
         return read_text_file(file)
     except (OSError, UnicodeDecodeError) as error:
@@ -125,7 +125,7 @@ def read_document(text: str, kind: str, source: str, *, schema: str = SCHEMA) ->
 
 
 def _complete_axes(document: Mapping[str, Any]) -> None:
-    """Set to null the keys that a twist axis and an action server may omit although the schema requires them."""
+    """Set the omitted keys of twist axes and action servers to null for the schema."""
     actuators = document.get("actuators")
     for actuator in actuators.values() if isinstance(actuators, dict) else ():
         if not isinstance(actuator, dict):
@@ -197,7 +197,7 @@ def _with_robot_file(document: Mapping[str, Any], source: str, *, trusted: bool)
 
 
 def _read_robot_file(name: str, source: str) -> tuple[Path, str, dict[str, Any], RobotFile]:
-    """Return path, text, document and keys of a robot file, with the files it names relative to the contract."""
+    """Return a robot file's path, text, document and keys, with paths relative to the contract."""
     is_path = name.endswith((".yaml", ".yml")) or os.sep in name
     try:
         file = find_contract(Path(source).parent / name if is_path else name, kind="robot", folder=ROBOTS)
@@ -210,7 +210,7 @@ def _read_robot_file(name: str, source: str) -> tuple[Path, str, dict[str, Any],
 
 
 def _limited_by_robot(contract: Contract, robot: RobotFile) -> Contract:
-    """Return `contract` with the limits that it loosens, or raise ContractError for them unless it overrides them."""
+    """Record the limits that `contract` overrides, or raise ContractError for loosened ones."""
     found = loosened(robot, contract)
     if not found:
         return contract

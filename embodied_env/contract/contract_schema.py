@@ -1,4 +1,4 @@
-"""The keys of a contract file, as frozen dataclasses that `contract.contract.Contract` validates."""
+"""The keys of a contract file as frozen dataclasses, which `Contract` validates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validation of a contract by rules in a fixed order, of which the first broken one is reported."""
+"""Validate a contract by rules in a fixed order, and report the first broken one."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ def suspected_degrees(contract: ContractFields) -> Iterator[tuple[str, str]]:
 
 
 def refuse_degrees(contract: ContractFields) -> str:
-    """Raise ContractError for the first of the suspected degrees, or report that there are none."""
+    """Raise ContractError for limits in suspected degrees, or report that there are none."""
     for path, problem in suspected_degrees(contract):
         raise ContractError(path, problem, source=contract.source)
     return "none looks like degrees"
 
 
 def _limits_like_degrees(contract: ContractFields) -> Iterator[tuple[str, str]]:
-    """Yield path and problem of each limit in rad or rad/s that looks like degrees, except for wheels."""
+    """Yield path and problem of each limit that looks like degrees, except for wheels."""
     for name, actuator in contract.actuators.items():
         for joint, limits in actuator.joints.items():
             if limits.unit != "rad" or limits.position is None:
@@ -168,7 +168,7 @@ def _check_robot(contract: ContractFields) -> None:
 
 
 def _check_plugins(contract: ContractFields) -> None:
-    """Check the parameters of plug-ins as plain data, since installation matters only when they are used."""
+    """Check the parameters of plug-ins as plain data, without importing the plug-ins."""
     for kind, named in (("gates", contract.safety.gates), ("interlocks", contract.safety.interlocks)):
         for name, parameters in named.items():
             allow(name not in BUILT_IN[kind], f"safety.{kind}.{name}", f"reserved name {name!r}", "another name")
@@ -315,7 +315,7 @@ def _check_gripper(path: str, actuator: ActuatorSpec) -> None:
 
 
 def _check_measured(path: str, joint: str, limits: JointLimits, measured: Mapping[str, str]) -> None:
-    """Check that an agent's sensor reports a joint whose position matters, in the unit of its limits."""
+    """Check that an agent's sensor reports the joint's position in the unit of its limits."""
     problem = f"no sensor reports the position of joint {joint!r} (reported: {', '.join(sorted(measured)) or 'none'})"
     require(joint in measured, path, f"{problem}; list it in the position field of an agent's {JOINT_SENSOR} sensor")
     unit = measured[joint]

@@ -1,4 +1,4 @@
-"""The linear map between the values of a driver, in messages alone, and those of the contract in SI units."""
+"""Map the values of driver messages linearly to those of the contract in SI units."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def _check_field(where: str, message_type: str, spec: FieldSpec) -> None:
 
 
 def _resolved(where: str, message_type: str, path: str) -> _Part:
-    """Follow `path` from type to type, or raise ContractError at `where` for a path that does not exist."""
+    """Follow `path` from type to type, or raise ContractError if it does not exist."""
     part, done = _Part(kind=message_type.replace("/msg/", "/"), lengths=None), ""
     for name, index in steps_of(path):
         has_fields = "/" in part.kind and part.lengths is None
@@ -107,7 +107,7 @@ def _resolved(where: str, message_type: str, path: str) -> _Part:
 
 
 def _part(kind: str) -> _Part:
-    """Parse the type of a field, such as ``double``, ``double[9]``, ``sequence<double>`` or ``sequence<double, 3>``."""
+    """Parse the type of a field, such as ``double``, ``double[9]`` or ``sequence<double, 3>``."""
     if array := ARRAY.match(kind):
         return _Part(kind=array[1], lengths=(int(array[2]), int(array[2])))
     if sequence := SEQUENCE.match(kind):

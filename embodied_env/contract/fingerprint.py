@@ -56,7 +56,7 @@ These tasks are loaded without trust.
 
 
 def task_meaning(contract: ContractFields, *, with_defaults: bool = False) -> dict[str, Any]:
-    """Return the fingerprinted part of the task: type, parameters and a shipped one's version."""
+    """Return the fingerprinted part of the task, with the version of a shipped one."""
     plain: dict[str, Any] = to_plain(contract.task, with_defaults=with_defaults)
     plain.pop("instruction", None)  # a condition of an episode
     if ".py:" in contract.task.type:  # a file by its name, in any folder; its content has a hash of its own

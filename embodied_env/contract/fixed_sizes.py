@@ -62,7 +62,7 @@ def resample_scan(
 
 
 def _in_one_turn(angles: NDArray[Any]) -> FloatArray:
-    """Return the angles from 0 to below 2 pi, where a tiny negative one is first rounded to 2 pi, and then 0."""
+    """Return the angles in [0, 2 pi), even where rounding would give 2 pi."""
     turned: FloatArray = np.mod(np.mod(angles, math.tau), math.tau)
     return turned
 

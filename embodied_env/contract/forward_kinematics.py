@@ -1,4 +1,4 @@
-"""Kinematics and shape of a robot as a `KinematicModel` of joints and capsules, also as JSON.
+"""Kinematics and shape of a robot as a `KinematicModel` of joints and capsules.
 
 It is pure numpy and accepts batches of joint positions. `embodied_env.sim.mujoco_kinematics` builds one from MJCF,
 `embodied_env.contract.urdf` from URDF. Frames are homogeneous transforms of shape (4, 4).
@@ -96,7 +96,7 @@ class KinematicModel:
         *,
         adjacent: frozenset[frozenset[str]] = frozenset(),
     ) -> None:
-        """Connect joints and capsules, where `adjacent` are further pairs of links that touch by construction."""
+        """Connect joints and capsules, with further `adjacent` links that touch by construction."""
         self.joints, self.tree, self.shapes = joints, tuple(tree), tuple(shapes)
         self._adjacent = adjacent
 
@@ -152,7 +152,7 @@ class KinematicModel:
         return positions
 
     def _frames(self, positions: FloatArray) -> FloatArray:
-        """Return the frame of each joint, then the world's, shape (k, n_joints + 1, 4, 4), for positions (k, n)."""
+        """Return the frames of joints and world, (k, n_joints + 1, 4, 4), for positions (k, n)."""
         columns, ratios, offsets, basis = self._terms
         values = positions[:, columns] * ratios + offsets
         weights = np.stack([np.ones_like(values), np.cos(values), np.sin(values), values], axis=-1)
@@ -185,7 +185,7 @@ class KinematicModel:
 
     @cached_property
     def _terms(self) -> tuple[NDArray[np.intp], FloatArray, FloatArray, FloatArray]:
-        """Column, ratio and offset by joint, and its transform as weights of 1, cos, sin and the value, (n, 4, 16)."""
+        """Return column, ratio, offset, and weights (n, 4, 16) of 1, cos, sin and the value."""
         basis = np.zeros((len(self.tree), 4, 4, 4))
         for terms, joint in zip(basis, self.tree, strict=True):
             terms[0] = np.eye(4)
@@ -211,7 +211,7 @@ class KinematicModel:
 
 
 def make_transform(position_m: Iterable[float], rotation: FloatArray | None = None) -> FloatArray:
-    """Return the transform (4, 4) with this origin and rotation matrix, by default the identity."""
+    """Return the transform (4, 4) of an origin and a rotation, by default the identity."""
     frame = np.eye(4)
     frame[:3, 3] = list(position_m)
     if rotation is not None:
@@ -220,7 +220,7 @@ def make_transform(position_m: Iterable[float], rotation: FloatArray | None = No
 
 
 def _rotation_terms(axis: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the terms of Rodrigues' formula u u' + cos t (1 - u u') + sin t [u]x for unit vector u and angle t."""
+    """Return the terms of Rodrigues' formula u u' + cos t (1 - u u') + sin t [u]x."""
     x, y, z = axis
     along = np.outer(axis, axis)
     return along, np.eye(3) - along, np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])

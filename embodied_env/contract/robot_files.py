@@ -147,7 +147,7 @@ def _remove(document: Document, path: str) -> None:
 
 
 def _has(document: Any, path: str) -> bool:  # noqa: ANN401 - YAML types
-    """Return whether `document` has a value at `path`, where a scalar stands for all keys below it."""
+    """Return whether `document` has a value at `path`, or a scalar above it."""
     node = document
     for key in path.split("."):
         if not isinstance(node, dict):
@@ -228,7 +228,7 @@ _TIMES_OF_TRACKING = ("delay_steps", "debounce_steps", "stop_steps")
 
 
 def _loosened_times(robot: RobotFile, contract: ContractFields) -> Iterator[Loosened]:
-    """Check that a longer control period than the robot file was written for makes no time in steps longer."""
+    """Check that a longer control period prolongs no time that is counted in steps."""
     own_s, longest_s = contract.control_period_s, robot.control_period_s
     if own_s <= longest_s:
         return
@@ -256,7 +256,7 @@ def _loosened_sensors(robot: RobotFile, contract: ContractFields) -> Iterator[Lo
 
 
 def _loosened_inputs(robot: RobotFile, contract: ContractFields) -> Iterator[Loosened]:
-    """Check that the readings and the shape that the safety of `robot` depends on still have the same source."""
+    """Check that the safety of `robot` still uses the same readings and the same shape."""
     commanded = {joint for actuator in contract.actuators.values() for joint in actuator.joints}
     theirs, ours = _measured(robot.sensors), _measured(contract.sensors)
     if theirs & commanded - ours:
@@ -276,7 +276,7 @@ def _loosened_inputs(robot: RobotFile, contract: ContractFields) -> Iterator[Loo
 
 
 def _loosened_actuators(robot: RobotFile, contract: ContractFields) -> Iterator[Loosened]:
-    """Compare joints by name, where one that `robot` lacks is new, or a renamed one without its limits."""
+    """Compare joints by name, where an unknown joint may be a renamed one without its limits."""
     known = {joint: limits for other in robot.actuators.values() for joint, limits in other.joints.items()}
     streamed = {
         joint: other.type for other in robot.actuators.values() if not other.is_action for joint in other.joints
@@ -320,7 +320,7 @@ def _loosened_controller(path: str, own: ActuatorSpec, robot: RobotFile) -> Iter
 
 
 def _filled_safety(spec: RobotFile | ContractFields, contract: ContractFields) -> Document:
-    """Return the safety of `spec` with margins and tolerances by joint and `contract`'s names of required sensors."""
+    """Return the safety of `spec` by joint, with the sensor names of `contract`."""
     filled: Document = to_plain(spec.safety)
     joints = {joint: (name, each) for name, each in spec.actuators.items() for joint in each.joints}
     own = {joint: each.margins_of(joint, spec.safety.margins, name) for joint, (name, each) in joints.items()}
@@ -337,7 +337,7 @@ def _filled_safety(spec: RobotFile | ContractFields, contract: ContractFields) -
 
 
 def _known_as(name: str, theirs: Mapping[str, SensorSpec], ours: Mapping[str, SensorSpec]) -> str:
-    """Return the name in `ours` of a sensor with the same name, topic or joints, or `name` if there is none."""
+    """Return the name in `ours` of a sensor with this name, topic or joints, else `name`."""
     if name in ours or name not in theirs:
         return name
     sensor, joints = theirs[name], joints_of(theirs[name])
@@ -364,7 +364,7 @@ def _published(actuator: ActuatorSpec) -> str:
 
 
 def _is_same_topic(one: ActuatorSpec | SensorSpec, other: ActuatorSpec | SensorSpec) -> bool:
-    """Return whether two topics are the same in some namespace, which the contract does not contain."""
+    """Return whether two topics are the same in some namespace."""
     whole, relative = sorted(topic.removeprefix("~/") for topic in (one.topic, other.topic))  # "/" precedes letters
     return relative == whole or (whole.startswith("/") and whole.endswith(f"/{relative}"))
 
@@ -380,7 +380,7 @@ def _measured(sensors: Mapping[str, SensorSpec]) -> set[str]:
 
 
 def _shape(spec: RobotFile | ContractFields) -> Any:  # noqa: ANN401 - a value of a profile
-    """Return the file with the shape of the robot, which is its URDF or the first model of a profile."""
+    """Return the file of the robot's shape, its URDF or the first model of a profile."""
     models = [profile["model"] for profile in spec.backends.values() if "model" in profile]
     return spec.safety.urdf or next(iter(models), None)
 

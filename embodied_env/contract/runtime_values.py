@@ -100,7 +100,7 @@ def is_tighter(wanted: EffectiveLimits, in_force: EffectiveLimits) -> bool:
 
 
 def _numbers(value: Any) -> FloatArray:  # noqa: ANN401 - users give anything
-    """Return `value` as an array, or NaN for anything but numbers, and for masked arrays and booleans."""
+    """Return `value` as an array, or NaN for booleans, masked arrays and other types."""
     try:
         given = np.asarray(value)
         is_number = given.dtype.kind in "fiu" and not np.ma.isMaskedArray(value)

@@ -1,4 +1,4 @@
-"""Validate the sensors of a contract, and that no observation key or topic is declared twice."""
+"""Validate the sensors of a contract, with observation keys and topics declared once."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def _check_history(path: str, length: int, size: int, sensor: SensorSpec) -> Non
 
 
 def _checked_size(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> int:
-    """Return the number of values of a field, by its joints, its declared shape, or its message type."""
+    """Return the number of values of a field by its joints, shape or message type."""
     pattern = field_of_type(sensor, name, spec).shape
     if pattern is None:
         joints = spec.joints or ()
@@ -218,7 +218,7 @@ def _checked_size(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> 
 
 
 def _check_units(path: str, name: str, spec: FieldSpec, resolved: MessageField) -> None:
-    """Check the unit of a field, or, for revolute and prismatic joints together, one unit per joint."""
+    """Check the unit of a field, or one per joint for mixed revolute and prismatic joints."""
     units = spec.unit if isinstance(spec.unit, tuple) else (spec.unit,)
     if isinstance(spec.unit, tuple):
         joints = len(spec.joints or ())
@@ -232,7 +232,7 @@ def _check_units(path: str, name: str, spec: FieldSpec, resolved: MessageField) 
 
 
 def _check_driver(path: str, name: str, spec: FieldSpec, sensor: SensorSpec, resolved: MessageField, size: int) -> None:
-    """Check the driver's units of a field, and that the velocity has some where the position has."""
+    """Check the driver's units of a field, which velocity needs where position has them."""
     if spec.driver is None:
         position = sensor.fields.get("position") if name == "velocity" else None
         is_plain = position is None or all(abs(factor) == 1.0 for _, factor in position.lines.values())

@@ -64,7 +64,7 @@ def field_layouts(name: str, sensor: SensorSpec) -> tuple[FieldLayout, ...]:
 
 
 def _spread(bound: float | tuple[float, ...], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Give a bound the field's shape, from one number for all components or from one each, by rows."""
+    """Return a bound in the field's shape, from one number or one per component by rows."""
     array = np.asarray(bound, dtype=dtype)
     return array.reshape(shape) if array.ndim else np.full(shape, array)
 
@@ -154,7 +154,7 @@ class ActionScale:
 
 
 def _snapped(x: float, x_low: float, x_high: float, y: float, y_low: float, y_high: float) -> float:
-    """Undo rounding of a map x -> y, so that bounds map onto bounds and values inside stay inside."""
+    """Correct y for rounding, so that bounds map onto bounds and values inside stay inside."""
     if x_low < x < x_high:
         return min(max(y, y_low), y_high)
     return y_high if x == x_high and x != x_low else y_low if x == x_low else y

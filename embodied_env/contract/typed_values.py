@@ -134,7 +134,7 @@ def check_value(value: object, where: str, kind: Any) -> Any:  # noqa: ANN401 - 
 
 
 def find_misfits(value: object, kind: Any, *, required: frozenset[str] = frozenset()) -> list[Misfit]:  # noqa: ANN401
-    """Return the misfits of `value` in JSON types, with `required` keys wherever `kind` has them."""
+    """Return the misfits of `value` in JSON types, including missing `required` keys."""
     return _validate(_validator(kind, required), value)[1]
 
 
@@ -158,7 +158,7 @@ def _validate(validator: Any, value: object) -> tuple[Any, list[Misfit]]:  # noq
 
 
 def _raise_contract_error(misfits: Sequence[Misfit], path: str, source: str) -> None:
-    """Raise ContractError if there are misfits, and report a misspelt key once, not as a missing one too."""
+    """Raise ContractError if there are misfits, with a misspelt key reported once."""
     misfits = [each for each in misfits if each.is_unknown] or misfits
     errors = [
         ContractError(
@@ -288,7 +288,7 @@ class _Unknown:
 
 
 def _constraints(metadata: list[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the keywords of JSON Schema in annotations, and all their bounds as constraints of pydantic."""
+    """Return the JSON Schema keywords of annotations, and their bounds for pydantic."""
     words = {word: value for each in metadata if isinstance(each, Keywords) for word, value in each.values.items()}
     constraints = {name: words[word] for word, name in _CONSTRAINTS.items() if word in words}
     limits = [(name, getattr(each, name, None)) for each in metadata for name in _LIMITS]

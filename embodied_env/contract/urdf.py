@@ -116,7 +116,7 @@ def parse_urdf(
 
 
 def read_joints(text: str | bytes) -> tuple[dict[str, UrdfJoint], dict[str, str]]:
-    """Return the joints of a URDF without a complete tree, and problems, or raise ContractError."""
+    """Return joints and problems of a URDF, complete or not, or raise ContractError."""
     joints, problems = {}, {}
     for name, element in _named_elements(read_xml(text, path="urdf", root="robot"), "joint").items():
         try:
@@ -220,7 +220,7 @@ def _read_joint(name: str, element: ET.Element) -> UrdfJoint:
 def _grow_tree(
     specs: Mapping[str, UrdfJoint], links: tuple[str, ...], joints: tuple[str, ...]
 ) -> tuple[list[TreeJoint], dict[str, tuple[int, FloatArray]]]:
-    """Return the joints of the tree, parents first, and for each link its joint and its frame in that of the joint."""
+    """Return the joints, parents first, and for each link its joint and its frame there."""
     carried = [spec.child for spec in specs.values()]
     twice = sorted({child for child in carried if carried.count(child) > 1})
     allow(not twice, "urdf", f"links {twice} with several parent joints", "one parent joint per link")
@@ -262,7 +262,7 @@ def _grow_tree(
 
 
 def _resolve_mimic(spec: UrdfJoint, specs: Mapping[str, UrdfJoint]) -> tuple[str, float, float]:
-    """Return the independent joint that moves this one (or itself), and ratio and offset of their values."""
+    """Return the independent joint that moves this one, with ratio and offset."""
     ratio, shift, name = 1.0, 0.0, spec.name
     seen: list[str] = []
     while (mimics := specs[name].mimics) is not None:
@@ -313,7 +313,7 @@ def _read_range(element: ET.Element, kind: str, path: str) -> tuple[float, float
 
 
 def _read_geometry(element: ET.Element, path: str) -> tuple[FloatArray, float]:
-    """Return ends and radius, m, of the enclosing capsule, where the length of a <capsule> is its straight part."""
+    """Return ends and radius, m, of the enclosing capsule."""
     known = ("sphere", "cylinder", "box", "capsule", "mesh")
     require(element.tag in known, path, f"unsupported geometry {one_of(element.tag, known)}")
     if element.tag == "box":
@@ -375,7 +375,7 @@ def _read_vector(element: ET.Element | None, key: str, default: Sequence[float] 
 
 
 def _read_origin(element: ET.Element, path: str) -> FloatArray:
-    """Return the frame of <origin>, whose fixed-axis roll, pitch and yaw are Rz(yaw) Ry(pitch) Rx(roll)."""
+    """Return the frame of <origin>, with its rpy as Rz(yaw) Ry(pitch) Rx(roll)."""
     origin = element.find("origin")
     position, angles = (_read_vector(origin, key, (0.0, 0.0, 0.0), f"{path}.origin") for key in ("xyz", "rpy"))
     roll, pitch, yaw = (

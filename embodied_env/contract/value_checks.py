@@ -46,7 +46,7 @@ def allow(holds: bool, path: str, value: object, expected: str) -> None:  # noqa
 
 
 def check_all(checks: Iterable[Callable[[], None]], source: str = "") -> None:
-    """Run independent checks, or raise ContractError for the first broken one, with the `others`."""
+    """Run independent checks, or raise the first ContractError with the `others`."""
     errors: list[ContractError] = []
     for check in checks:
         try:
@@ -113,7 +113,7 @@ def check_magnitude(path: str, value: float, *, least: float = 1e-9) -> None:
 
 
 def check_bounds(path: str, low: _Bound, high: _Bound, size: int | None, *, infinite: bool = False) -> None:
-    """Check that bounds are finite unless `infinite`, of `size` components if any, and low < high."""
+    """Check that `size` bounds are finite, unless `infinite`, and that low < high."""
     for key, bound, end in (("low", low, "-.inf"), ("high", high, ".inf")):
         is_bound = np.isfinite(bound) | (infinite & np.equal(bound, float(end.replace(".", ""))))
         allow(bool(np.all(is_bound)), f"{path}.{key}", bound, f"finite numbers{f' or {end}' * infinite}")

@@ -1,4 +1,4 @@
-"""Bounded, strict YAML for contract and team files, which may be untrusted and have no other parser."""
+"""Parse untrusted contract and team files as bounded, strict YAML."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def comment(text: str) -> str:
 
 
 def checked_text(text: str, document: Mapping[str, Any] | list[Any]) -> str:
-    """Return `text`, or raise ContractError unless it reads as `document`, with printable names."""
+    """Return `text` if it reads as `document` with printable names, or raise ContractError."""
     _check_printable("", document)
     if json.dumps(read_yaml(text, "the written file")) != json.dumps(document):
         raise ContractError("", "the written file reads as another document; report this with its sources")
@@ -103,7 +103,7 @@ def _construct(text: str) -> Any:  # noqa: ANN401 - YAML types
 
 @functools.cache
 def _dumper() -> Any:  # noqa: ANN401 - a class without type information
-    """Return a safe dumper that quotes the text that `_loader` or YAML 1.1 would read as another type."""
+    """Return a safe dumper that quotes text which YAML would read as another type."""
     import yaml  # noqa: PLC0415
 
     base: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -118,7 +118,7 @@ def _dumper() -> Any:  # noqa: ANN401 - a class without type information
 
 
 class _Reader:
-    """Builds the value of a document from its events, in time linear in the text, and refuses it beyond the limits."""
+    """Builds the value of a document from its events, in linear time and within limits."""
 
     def __init__(self, events: Iterator[Any]) -> None:
         self._events = (each for each in events if not type(each).__name__.startswith(("Stream", "Document")))
@@ -133,7 +133,7 @@ class _Reader:
         return value
 
     def _value(self, event: Any, depth: int) -> tuple[Any, int]:  # noqa: ANN401 - yaml's
-        """Return the value that begins with `event`, inside `depth` lists and mappings, and the levels in it."""
+        """Return the value that begins with `event`, and the number of levels in it."""
         kind, anchor, before = type(event).__name__, event.anchor, self._nodes
         if kind == "AliasEvent":
             if anchor not in self._known:

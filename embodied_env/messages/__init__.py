@@ -1,1 +1,1 @@
-"""Message types of contracts with fields, shapes, units, reading, writing and validity, without ROS."""
+"""Message types of contracts, which read, write and validate messages without ROS."""

@@ -61,7 +61,7 @@ def steps_of(path: str) -> list[tuple[str, int | None]]:
 
 
 def follow(message: Message, path: str) -> Any:  # noqa: ANN401 - part of a message
-    """Return the value at `path` in `message`, or raise AttributeError or IndexError for an invalid path."""
+    """Return the value at `path`, or raise AttributeError or IndexError if it is invalid."""
     value = message
     for name, index in steps_of(path):
         value = getattr(value, name)
@@ -93,7 +93,7 @@ def write_path(message: Message, path: str, value: NDArray[Any]) -> None:
 
 
 def _extend(message: Message, name: str, index: int) -> None:
-    """Append default elements, NaN for floats, to the sequence `name` until it has the element `index`."""
+    """Append default elements, NaN for floats, until `name` has the element `index`."""
     sequence, kind = getattr(message, name), message.get_fields_and_field_types()[name]
     element = next((found["of"] for pattern in (ARRAY, SEQUENCE) if (found := pattern.match(kind))), kind)
     while index >= len(sequence):

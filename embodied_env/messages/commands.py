@@ -1,4 +1,4 @@
-"""Declare types of commands, duck-typed messages of topics and goals of actions, in the units of the driver."""
+"""Declare types of command messages and action goals, in the units of the driver."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class TrajectoryCommand(CommandMessage):
         self.write_points(message, [(target.after_ns, setpoints)], target)
 
     def read(self, message: Message, target: Target) -> Setpoints | None:
-        """Return the setpoints of the point, or None for several, which are no command of one control period."""
+        """Return the setpoints of the only point, or None for several points."""
         if len(message.points) != 1:
             return None
         return _by_name(message.joint_names, message.points[0].positions, target.joints)
@@ -124,7 +124,7 @@ class _TwistCommand(CommandMessage):
 
 @dataclass(frozen=True, kw_only=True)
 class CommandGoal(CommandType):
-    """An action type whose goal is the position of a gripper's joint, and whose result reports how it ended."""
+    """An action type whose goal is a gripper position and whose result is how it ended."""
 
     commands: tuple[Command, ...] = ("position",)
     joints: int | None = 1

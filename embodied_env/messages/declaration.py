@@ -1,4 +1,4 @@
-"""Declare types of sensor messages, duck-typed without ROS, with fields, reading, writing and validity."""
+"""Declare types of sensor messages, with fields, reading, writing and validity."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class InvalidReadingError(Exception):
 
 
 class Window(NamedTuple):
-    """Limits of ranges in m, with first angle and increment of a scan in rad, or NaN without angles."""
+    """Limits of ranges, m, with first angle and increment, rad, or NaN without angles."""
 
     low_m: float = 0.0
     high_m: float = math.inf
@@ -82,7 +82,7 @@ class Content(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class MessageField:
-    """One readable field of a message type, of which each subclass reads and writes one form of values."""
+    """One readable field of a message type, with a subclass for each form of values."""
 
     shape: Shape | None  # None: one value per joint, found by name; a None within it: declared by the contract
     units: tuple[str, ...] | None  # None: any
@@ -140,7 +140,7 @@ class SensorMessage:
         return NO_WINDOW
 
     def write(self, message: Message, content: Content) -> None:
-        """Write the fields of the type, with undeclared ones as provided by the world, or as unknown."""
+        """Write the fields, with undeclared ones as the world provides them, or as unknown."""
         for name, known in self.fields.items():
             known.write(message, name, content.values.get(name, content.extras.get(name)), content)
 
@@ -157,7 +157,7 @@ def check_length(name: str, found: int, wanted: int, remedy: str = "") -> None:
 
 
 def fitted(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return a copy as `dtype`, or raise InvalidReadingError for values that an integer type lacks."""
+    """Return a copy as `dtype`, or raise InvalidReadingError for values it cannot hold."""
     if dtype.kind == "f" and values.size == 1 and abs(values.item()) <= _LARGE:
         return values.astype(dtype)  # the context below takes five times as long
     with np.errstate(all="ignore"):  # checked below
@@ -194,7 +194,7 @@ def settle(field: Field, distances: NDArray[Any], *, near: float = math.nan, not
 
 
 def packed(values: NDArray[Any]) -> array.array[Any]:
-    """Return the bytes of `values` as an array.array of their type, without an intermediate list."""
+    """Return `values` as an array.array of their type."""
     made: array.array[Any] = array.array(values.dtype.char)
     made.frombytes(values.ravel().view(np.uint8).data)
     return made

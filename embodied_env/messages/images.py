@@ -1,4 +1,4 @@
-"""Images with colours as uint8 (height, width, channels) or depth as float32 metres (height, width, 1)."""
+"""Images as uint8 (height, width, channels), or depth as float32, m, (height, width, 1)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _from_422(rows: Bytes, *, order: str) -> Bytes:
 
 
 def _from_nv12(rows: Bytes) -> Bytes:
-    """Convert NV12, the rows of Y followed by those of alternating U and V at half the resolution."""
+    """Convert NV12, rows of Y and then of alternating U and V at half the resolution."""
     height = rows.shape[0] * 2 // 3
     chroma = rows[height:].repeat(2, axis=0)
     return _from_yuv(rows[:height], chroma[:, 0::2].repeat(2, axis=1), chroma[:, 1::2].repeat(2, axis=1))
@@ -82,7 +82,7 @@ def _from_yuv(luma: Bytes, blue: Bytes, red: Bytes) -> Bytes:
 
 
 def _from_bayer(rows: Bytes, *, pattern: str) -> Bytes:
-    """Convert a Bayer pattern given by two colours in even and two in odd rows, such as ``rggb``."""
+    """Convert a Bayer pattern of two colours in even and two in odd rows, such as ``rggb``."""
     mirrored: NDArray[Any] = np.pad(rows, 1, mode="reflect").astype(np.uint16)
     image = np.empty((*rows.shape, 3), np.uint8)
     for channel, colour in enumerate("rgb"):
@@ -218,7 +218,7 @@ def with_encoding(known: MessageField, name: str) -> MessageField:
 
 
 def as_pixels(field: Field, image: NDArray[Any]) -> NDArray[Any]:
-    """Return an image in the units of its message as a new array, for depth in whole millimetres, 0 if unknown."""
+    """Return an image as a new array in message units, depth in whole mm, 0 if unknown."""
     encoding = ENCODINGS[field.encoding]
     if encoding.dtype != "uint16" or encoding.metres_per_unit is None:
         return image.copy()
@@ -241,7 +241,7 @@ def _check_size(field: Field, width: int, height: int) -> None:
 
 
 def _codec(text: str) -> str:
-    """Return the codec of a format of image_transport, ``png`` or ``rgb8; jpeg compressed bgr8``."""
+    """Return the codec in a format of image_transport."""
     words = text.rpartition(";")[2].split()
     if not words or words[0] not in _CODECS or (len(words) > 1 and words[1] != "compressed"):
         raise InvalidReadingError(f"format is {text!r} (expected jpeg or png)")

@@ -89,7 +89,7 @@ class _JointTrajectory(SensorMessage):
 
 
 def _columns(content: Content) -> tuple[list[str], dict[str, array.array[float]]]:
-    """Return the joints of all fields, and the values of each field with NaN for a missing joint."""
+    """Return the joints of all fields, and the values of each with NaN for missing joints."""
     joints = {field: content.fields[field].joints for field in content.values}
     names = list(dict.fromkeys(joint for listed in joints.values() for joint in listed))
     columns = {}

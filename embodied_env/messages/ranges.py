@@ -1,4 +1,4 @@
-"""Distances of range sensors, laser scans and point clouds, with infinities and NaN as in REP-117."""
+"""Distances of range sensors, scans and point clouds, with inf and NaN as in REP-117."""
 
 from __future__ import annotations
 

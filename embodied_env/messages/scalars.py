@@ -36,7 +36,7 @@ class Number(MessageField):
     is_optional: bool = False  # NaN where the sensor does not measure it
 
     def reader(self, field: Field) -> Read:
-        """Return the function that reads the number, where NaN is invalid if it stands for no measurement."""
+        """Return the reader of the number, where NaN is invalid if it means no measurement."""
         get, dtype = attrgetter(field.name), field.dtype
         if not self.is_optional:
             return lambda message: np.array((get(message),), dtype)

@@ -64,7 +64,7 @@ class _Rotation(_Vector):
 
 
 class _Measured(_Vector):
-    """A vector or quaternion of an Imu, whose covariance begins with -1 where the message does not have it."""
+    """A vector or quaternion of an Imu, whose covariance begins with -1 if it is absent."""
 
     def reader(self, field: Field) -> Read:
         get, covariance = super().reader(field), attrgetter(f"{self.place}_covariance")
@@ -110,7 +110,7 @@ class _WithCovariance(SensorMessage):
 
 
 def position_confidence(covariance: NDArray[Any], radius_m: float) -> float:
-    """Return the probability that the true position is within `radius_m` of the reported one, along the worst axis.
+    """Return the probability that the true position is within `radius_m`, on the worst axis.
 
     For a Gaussian error of standard deviation sigma: erf(radius / (sigma * sqrt(2))), with sigma^2 the largest
     eigenvalue of the covariance of x, y, z. NaN for an invalid covariance: zero (in ROS: unknown), not finite, not

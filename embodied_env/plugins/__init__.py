@@ -1,1 +1,1 @@
-"""Built-in and third-party plug-ins by kind and name, which are imported when they are used."""
+"""Built-in and third-party plug-ins by kind and name, imported on use."""

@@ -75,7 +75,7 @@ def installed_plugins(kind: str) -> tuple[Plugin, ...]:
 
 @functools.lru_cache(maxsize=1)
 def _read_entry_points(_path: tuple[str, ...]) -> Mapping[str, tuple[Plugin, ...]]:
-    """Return the plug-ins of other packages by kind, which takes milliseconds to search all installed packages."""
+    """Return the plug-ins of all other installed packages by kind, which takes milliseconds."""
     from importlib.metadata import entry_points  # noqa: PLC0415 - not needed for the built-in ones
 
     every, found = entry_points(), {}

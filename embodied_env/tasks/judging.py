@@ -115,7 +115,7 @@ def judge_step(
 def judge_reset(
     task: ResettableTask, contract: Contract, snapshot: Snapshot, options: Mapping[str, FloatArray]
 ) -> Verdict | None:
-    """Return the verdict of `task.reset`, which gets copies as in `judge_step`, or raise TaskError."""
+    """Return the verdict of `task.reset`, with copies as in `judge_step`, or raise TaskError."""
     try:
         if not type(task).__module__.startswith(_OWN):
             snapshot = _copied(snapshot)
@@ -151,7 +151,7 @@ def _located(error: BaseException, task: Task, method: Callable[..., Any], contr
 
 
 def _place(error: BaseException, task: Task, method: Callable[..., Any], contract: Contract) -> str:
-    """Return file and line of the task's last line in the traceback, or of the start of the called function."""
+    """Return file and line of the task in the traceback, or else of the called function."""
     own = getattr(sys.modules.get(type(task).__module__), "__file__", None)
     places = [(at.filename, at.lineno) for at in traceback.extract_tb(error.__traceback__) if at.filename == own]
     called = task.function if isinstance(task, FunctionTask) else method
@@ -164,7 +164,7 @@ def _place(error: BaseException, task: Task, method: Callable[..., Any], contrac
 
 
 def hint(error: BaseException, contract: Contract) -> str:
-    """Return what the contract declares, for a KeyError by name, and the name that may be meant."""
+    """Return what the contract declares for a KeyError, and the name that may be meant."""
     if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str):
         sensors = {name: list(sensor.fields) for name, sensor in contract.sensors.items()}
         known = "; ".join(f"{name}: {', '.join(fields)}" for name, fields in sensors.items())

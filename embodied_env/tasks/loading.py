@@ -1,4 +1,4 @@
-"""Load the task of a contract, a class or a function from a module, or from a file by its exact path."""
+"""Load the task of a contract, a class or function of a module or a file."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def find_task(contract: Contract) -> str:
 
 
 def _task_class(contract: Contract, *, trust: bool, file: str | Path | None) -> type:
-    """Import the class of the task, with a file executed from its exact path, independent of ``sys.path``."""
+    """Import the class of the task, or execute its exact file, without ``sys.path``."""
     name = contract.task.type if file is None else str(file)
     path, module_name, class_name = _place_of(contract, file)
     if file is None and not (trust or is_shipped(contract)):
@@ -131,7 +131,7 @@ def _task_class(contract: Contract, *, trust: bool, file: str | Path | None) -> 
 
 
 def _place_of(contract: Contract, file: str | Path | None) -> tuple[Path | None, str, str]:
-    """Return the file of a task or None, its module if it has no file, and the name of its class or function."""
+    """Return the file of a task or None, its module without a file, and its name."""
     given, _, own = str(file or "").rpartition(":")
     if given.endswith(".py"):
         return Path(given), "", own

@@ -94,7 +94,7 @@ class Navigate(ArrayTask):
     Parameters = NavigateParameters
 
     def __init__(self, contract: Contract, parameters: NavigateParameters) -> None:
-        """Check the parameters against the contract, or raise ContractError at ``task.<parameter>``."""
+        """Check the parameters against the contract, or raise ContractError."""
         self._contract = contract
         self._p = p = parameters
         require_sensor(contract, "task.pose", p.pose, "position")
@@ -159,7 +159,7 @@ class Navigate(ArrayTask):
         return act
 
     def _scanner(self, pilot: Pilot) -> Callable[[Mapping[str, NDArray[Any]]], FloatArray]:
-        """Return the function from an observation to the points hit by the scanner, shape (n, 2), m."""
+        """Return the function from an observation to the points hit by the scanner, (n, 2), m."""
         spec = self._contract.sensors[pilot.laser].fields["ranges"]
         (beams,) = spec.shape or (0,)
         angles_rad = np.linspace(*pilot.laser_angles_rad, beams)
@@ -188,7 +188,7 @@ def _present_goal(observation: Mapping[str, NDArray[Any]], pilot: Pilot) -> Floa
 
 
 def _course_rad(goal: FloatArray, obstacles: FloatArray, radius_m: float) -> float:
-    """Return the cheapest of COURSES_RAD, clear and near the goal (2,), among obstacles (n, 2), m."""
+    """Return the cheapest of COURSES_RAD near the goal (2,), clear of obstacles (n, 2), m."""
     needed_m = min(LOOKAHEAD_M, float(np.linalg.norm(goal)))
     toward_rad = math.atan2(goal[1], goal[0])
     cost = np.abs(np.remainder(COURSES_RAD - toward_rad + math.pi, math.tau) - math.pi)

@@ -80,7 +80,7 @@ class OpenDoor(ArrayTask):
     Parameters = OpenDoorParameters
 
     def __init__(self, contract: Contract, parameters: OpenDoorParameters) -> None:
-        """Check the parameters against the contract, or raise ContractError at ``task.<parameter>``."""
+        """Check the parameters against the contract, or raise ContractError."""
         self._contract = contract
         self._p = p = parameters
         self._hinge = _joint_index(contract, "door", p.door, "hinge", p.hinge)

@@ -63,7 +63,7 @@ class Reach(ArrayTask):
     Parameters = ReachParameters
 
     def __init__(self, contract: Contract, parameters: ReachParameters) -> None:
-        """Check the parameters against the contract, or raise ContractError at ``task.<parameter>``."""
+        """Check the parameters against the contract, or raise ContractError."""
         self._contract = contract
         self._p = parameters
         require_sensor(contract, "task.tip", parameters.tip, "position")

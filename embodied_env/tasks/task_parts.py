@@ -23,7 +23,7 @@ _OK, _OUT_OF_RANGE = int(Quality.OK), int(Quality.OUT_OF_RANGE)  # NumPy compare
 
 
 def require_sensor(contract: Contract, path: str, name: str, *fields: str, joints: bool = False) -> SensorSpec:
-    """Return the sensor with `fields` (with `joints`: one value each), or raise ContractError."""
+    """Return the sensor with `fields` (one value per joint if `joints`) or raise ContractError."""
     fitting = [
         known
         for known, sensor in contract.sensors.items()

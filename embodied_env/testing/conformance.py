@@ -223,7 +223,7 @@ class BackendContract(ABC):
 
 
 class EnvContract(ABC):
-    """Rules of the environment over any lockstep backend, which `make_env` of a subclass returns."""
+    """Rules of the environment for any lockstep backend, from `make_env` of a subclass."""
 
     @abstractmethod
     def make_env(self, **options: Any) -> gymnasium.Env[Any, Any]:  # noqa: ANN401 - passed on to make

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _ProcessGroup:
-    """The started processes, each under a supervisor, so that they end even if this process is killed."""
+    """The started processes, which supervisors end even if this process is killed."""
 
     def __init__(self) -> None:
         self._processes: list[tuple[ProcessSpec, subprocess.Popen[bytes]]] = []
@@ -75,7 +75,7 @@ class _ProcessGroup:
             reader.join(_POLL_INTERVAL_S)
 
     def start(self, spec: ProcessSpec, python: str, *, is_alone: bool) -> None:
-        """Start a process, with the terminal for the work and the role as prefix for the lines of other processes."""
+        """Start a process, with its role as a prefix of its lines unless it owns the terminal."""
         has_terminal = spec.is_work or is_alone
         pipes: dict[str, Any] = {} if has_terminal else {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         try:
@@ -95,7 +95,7 @@ class _ProcessGroup:
             reader.start()
 
     def wait(self) -> int:
-        """Wait for the first process to end, and return the status of the work, or 1 if another one ended first."""
+        """Return the exit status of the work, or 1 if another process ended first."""
         has_work = any(spec.is_work for spec, _ in self._processes)
         while True:
             for spec, process in self._processes:
@@ -110,7 +110,7 @@ class _ProcessGroup:
 
 
 def _wait_or_kill(process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    """Wait for a terminated supervisor, even after a second Ctrl-C, and kill it after `timeout_s`."""
+    """Wait for a supervisor, even after a second Ctrl-C, and kill it after `timeout_s`."""
     end_s = time.monotonic() + timeout_s + 1.0
     while process.poll() is None:
         with contextlib.suppress(KeyboardInterrupt, SystemExit, subprocess.TimeoutExpired):

@@ -55,7 +55,7 @@ def gazebo_processes(values: Values, *, is_stepped: bool) -> Iterator[ProcessSpe
 
 
 def _update_rate(values: Values) -> list[str]:
-    """Return the gz sim option, in physics steps per second of wall time, for a real-time factor, or 0 for no limit."""
+    """Return the gz sim option in physics steps per second of wall time, 0 for no limit."""
     if not (text := values["real_time_factor"]):
         return []
     try:
@@ -73,7 +73,7 @@ def _update_rate(values: Values) -> list[str]:
 
 
 def _ros2_control(world: Path, switch_timeout_s: int) -> Iterator[ProcessSpec]:
-    """Yield the robot description and the controller spawner of gz_ros2_control, for a world with files for them."""
+    """Yield the robot description and the controller spawner, if the world has their files."""
     description, parameters = (world.with_suffix(suffix) for suffix in (".urdf", ".controllers.yaml"))
     if description.is_file():
         state_publisher = ("robot_state_publisher", "robot_state_publisher")
@@ -87,7 +87,7 @@ def _ros2_control(world: Path, switch_timeout_s: int) -> Iterator[ProcessSpec]:
 
 
 def _ros_program(role: str, package: str, executable: str, *arguments: str) -> ProcessSpec:
-    """Return the executable of a ROS package itself, since ``ros2 run`` does not forward signals."""
+    """Return a ROS executable run directly, since ``ros2 run`` does not forward signals."""
     for prefix in filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)):
         program = Path(prefix, "lib", package, executable)
         if program.is_file():

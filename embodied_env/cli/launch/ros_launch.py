@@ -1,4 +1,4 @@
-"""Actions of ROS launch for the processes of the launch targets, for our launch files and those of others.
+"""ROS launch actions for the processes of the launch targets.
 
 Each process runs under a supervisor (`processes.supervisor`), since ``ros2 launch`` does not stop its processes when it
 gets SIGTERM or is killed.
@@ -125,7 +125,7 @@ class RosTarget:
         return self._values["respawn"] == "true" and bool(spec.module) and not spec.is_work
 
     def _end(self, action: Any, status: int, context: Any) -> Any:  # noqa: ANN401
-        """Return the action that follows the end of a process, or raise ProcessFailedError if that fails the launch."""
+        """Return the action after the end of a process, or raise ProcessFailedError."""
         spec, is_ending = self._specs[action.role], context.is_shutdown or self._is_ending
         if self._respawns(spec) and not is_ending:
             return None
@@ -148,7 +148,7 @@ class RosTarget:
 
 
 def _is_top_level(action: Any, context: Any) -> bool:  # noqa: ANN401
-    """Return whether the description with `action` is all that runs, since no other launch file includes it."""
+    """Return whether no other launch file includes the description with `action`."""
     event = context.get_locals_as_dict().get("event")  # that included the root
     entities: Any = getattr(getattr(event, "launch_description", None), "entities", ())
     if len(entities) != 1 or not isinstance(entities[0], IncludeLaunchDescription):

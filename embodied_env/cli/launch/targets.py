@@ -118,7 +118,7 @@ def _own_relay(values: Values) -> Iterator[ProcessSpec]:
 
 
 def _with_relay(values: Values) -> list[str]:
-    """Return the options of a process that starts now together with a relay and the robot's driver."""
+    """Return the options of a process that starts together with a relay and a driver."""
     return ["--connect-timeout", _STARTUP_S, *(["--relay"] if values["relay"] == "true" else [])]
 
 
@@ -151,7 +151,7 @@ def _train(values: Values) -> Iterator[ProcessSpec]:
 
 
 def _is_armed(values: Values) -> bool:
-    """Return whether a robot may move, armed by the contract's name because launch files inherit arguments."""
+    """Return whether `armed` names this contract, since launch files inherit arguments."""
     name, armed = load_contract(values["contract"]).name, as_bool(values["armed"])
     if armed not in ("false", name):
         expected = f"expected one of: false, {name}, the name of the contract"
@@ -160,7 +160,7 @@ def _is_armed(values: Values) -> bool:
 
 
 def _check_armed(values: Values) -> None:
-    """Raise UsageError if a robot could move that is not armed, on any backend but our simulators."""
+    """Raise UsageError if an unarmed robot could move, on any backend but our simulators."""
     backend, simulators = values["backend"], [name for name in get_args(BackendName) if name != _ROBOT]
     if not _is_armed(values) and backend not in simulators:
         name = load_contract(values["contract"]).name
@@ -188,7 +188,7 @@ def _evaluation(values: Values, backend: str, *options: str) -> ProcessSpec:
 
 
 def _training(values: Values, backend: str) -> ProcessSpec:
-    """Return a training script with its arguments from the examples next to the installed contracts."""
+    """Return a training script of the installed examples with its arguments."""
     name = values["script"]
     folders = [folder.parent / "examples" for folder in config_folders()]
     script = next((path for path in (Path(name), *(folder / name for folder in folders)) if path.is_file()), None)

@@ -1,4 +1,4 @@
-"""Measure the actuation, the lag and the age of readings of a free-running backend by gentle moves."""
+"""Estimate actuation, lag and sensor age of a free-running backend by gentle moves."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def calibrate(  # noqa: PLR0913 - what a user may choose
     resetting: Callable[[], None] = lambda: None,
     **options: Any,  # noqa: ANN401 - of make
 ) -> LatencyProfile:
-    """Move each joint gently there and back, and estimate the latencies of a free-running `backend`.
+    """Move each joint gently, and estimate the latencies of a free-running `backend`.
 
     Each of `joints`, by default all but those of grippers, makes `repeats` moves, at least 2, of an `amplitude` above 0
     and at most 0.2 of its range. `progress` is called with the number of finished moves and of all moves, `resetting`
@@ -192,7 +192,7 @@ def _median_transit_s(samples: Sequence[Sample]) -> float:
 
 
 def _by_messages(method: str, values: FloatArray, transit_s: float) -> Estimate:
-    """Return the actuation that messages report, including up to `transit_s` of their own transport."""
+    """Return the actuation that messages report, with up to `transit_s` of transport."""
     covers = {
         "echo": "until the relay reported publishing the command; excludes everything after the relay",
         "controller": "until a controller state with this command as its reference arrived: an upper bound",
@@ -238,7 +238,7 @@ def by_state(moves: Sequence[Move], fit: ActuatorResponse) -> tuple[Estimate, Es
 def _median_estimate(
     method: str, values: FloatArray, detail: str, *, below_s: float = 0.0, above_s: float = 0.0
 ) -> Estimate:
-    """Return the median of `values` with its interval, extended by `below_s`, `above_s` and the error of stamps."""
+    """Return the median with its interval extended by `below_s`, `above_s` and stamp error."""
     estimate = median_estimate(values, method=method, detail=detail)
     low_s, high_s = estimate.low_s - below_s - _STAMP_ERROR_S, estimate.high_s + above_s + _STAMP_ERROR_S
     return replace(estimate, low_s=max(0.0, low_s), high_s=high_s)
@@ -247,7 +247,7 @@ def _median_estimate(
 def _sensor_latencies(
     contract: Contract, run: Excitation, moves: Sequence[Move], log: SampleLog, references: set[str], offset_ns: int
 ) -> tuple[dict[str, Estimate], dict[str, Estimate], dict[str, str]]:
-    """Return capture latency and transport of each sensor not in `references`, and why not known."""
+    """Return capture latency and transport of each other sensor, or why it is unknown."""
     capture: dict[str, Estimate] = {}
     transport: dict[str, Estimate] = {}
     unknown: dict[str, str] = {}

@@ -140,7 +140,7 @@ def _find_reading(contract: Contract, joint: str, actuator: ActuatorSpec) -> Joi
 
 
 class EnvWithoutTask(EmbodiedEnv):
-    """The environment of a contract, in which no task ends a move, as a relay or emulator accepts it."""
+    """The environment of a contract, in which no task ends a move."""
 
     def _load_task(self, world: Backend) -> tuple[Task, dict[str, Any]]:  # noqa: ARG002 - of a replay
         task = cast("Task", NoGoal(self.contract, NoGoal.Parameters()))
@@ -247,7 +247,7 @@ class Excitation:
         self.traces.append(trace)
 
     def _share_with_room(self, move: PlannedMove) -> FloatArray:
-        """Return the share of the move of each joint, shape (n_joints,), that stays within its position limits."""
+        """Return the share of each joint's move, (n_joints,), within its position limits."""
         limits, period_s = self._layout.limits, self._contract.control_period_s
         room = np.minimum(limits.position_high - self._reference, self._reference - limits.position_low)
         ways = np.abs(np.cumsum(move.velocities, axis=0)).max(axis=0) * period_s
@@ -261,7 +261,7 @@ class Excitation:
         return transition
 
     def _step(self, wanted: FloatArray) -> Transition:
-        """Take a step at these velocities, or raise CalibrationError when the gate holds or stops it."""
+        """Take a step at these velocities, or raise CalibrationError if the gate intervenes."""
         layout, is_velocity = self._layout, self._layout.is_velocity
         self._reference = np.where(is_velocity, wanted, self._reference + wanted * self._contract.control_period_s)
         si = np.where(layout.is_delta, self._reference - self._applied, self._reference)

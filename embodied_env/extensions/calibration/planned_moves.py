@@ -1,4 +1,4 @@
-"""Moves that show the response of joints, drawn from a seed within the limits of a contract.
+"""Seeded moves within the limits of a contract that show the response of joints.
 
 Each begins and ends at rest in the same place. A calibration takes gentle moves of one joint, an identification sines
 of many frequencies on all joints together, and steps of each joint as fast as its limits allow.
@@ -40,7 +40,7 @@ class PlannedMove(NamedTuple):
 
 
 class _Bounds(NamedTuple):
-    """Greatest velocity, change of velocity per period and displacement of a joint, in its unit."""
+    """Maximum velocity, velocity change per period and displacement of a joint."""
 
     fastest: float
     change: float
@@ -128,7 +128,7 @@ def draw_velocities(
 
 
 def _draw_sines(rng: np.random.Generator, periods: int, bounds: _Bounds, period_s: float) -> FloatArray:
-    """Return the velocities of a sum of sines with random phases, whose velocities have the same size."""
+    """Return the velocities of a sum of sines with equal peak velocity and random phase."""
     times_s, rest = np.arange(periods + 1) * period_s, max(1, round(_HOLD_S / period_s))
     moving_s = (periods - rest) * period_s
     highest = min(_HIGHEST_HZ, _HIGHEST_SHARE / period_s)

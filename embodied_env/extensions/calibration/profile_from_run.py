@@ -31,7 +31,7 @@ Values = Mapping[str, Any]
 
 
 def profile_of_run(run: Run, *, progress: Progress = NO_PROGRESS) -> LatencyProfile:
-    """Return the age of readings at each step of `run`, and when its command was sent and acted.
+    """Return the age of readings and the command delays at each step of `run`.
 
     Only steps with all stages measured count, except the actuation. Injected delays replace those of the simulator. Of
     a long run evenly spaced blocks of steps are kept.
@@ -118,7 +118,7 @@ class BlockReservoir:
 
 
 def _step_delays(ages: Mapping[str, int] | None, sensors: tuple[str, ...], latency: Values) -> list[int | None] | None:
-    """Return the ages that a step is based on and the delays of its command, ns, or None if not all were measured."""
+    """Return reading ages and command delays of a step, ns, or None if not all are measured."""
     values, quality, command = latency, latency["quality"], "obs_to_command_s"
     if "injected" in latency:  # it has the ages too
         values, quality, command = latency["injected"], latency["quality"].get("injected", {}), "inference_s"

@@ -137,7 +137,7 @@ class _MotionFit(NamedTuple):
     explained: float
 
     def scores(self) -> FloatArray:
-        """Return the log-likelihood of each part and delay for noise of an unknown size, in the shape of `left`."""
+        """Return the log-likelihood of each part and delay for noise of unknown size."""
         return -self.counts[:, np.newaxis] * np.log(self.left) / 2.0
 
 
@@ -148,7 +148,7 @@ def _fit(
     is_integral: bool,
     only: Sequence[tuple[int, int]] = (),
 ) -> _MotionFit:
-    """Fit the motion to each moving field, or to those in `only` with one delay that is common to them."""
+    """Fit the motion to each moving field, or to those in `only` with one common delay."""
     parts, left, counts = [], [], []
     for i, (move, seen) in enumerate(pairs):
         count, unexplained = _unexplained_shares(move, seen, delays, is_integral=is_integral)
@@ -174,7 +174,7 @@ def _fit(
 def _unexplained_shares(
     move: Move, seen: MoveSamples, delays: FloatArray, *, is_integral: bool
 ) -> tuple[int, FloatArray]:
-    """Return the number of readings, and the share of each moving field that the motion does not explain.
+    """Return the number of readings, and each field's share not explained by the motion.
 
     The shares have shape (n_fields, n_delays). The model is linear and quadratic, since a field depends smoothly on a
     joint that moves little.

@@ -25,7 +25,7 @@ _OF_TASK = ("version", "terms", "source_sha256")  # of the loaded task
 
 @dataclass(frozen=True, kw_only=True)
 class Mismatch:
-    """A difference between the conditions of two runs, by its path, with both values as JSON types."""
+    """A difference between the conditions of two runs, with its path and both values."""
 
     path: str
     a: Any
@@ -130,7 +130,7 @@ def _contract_mismatches(a: Run, b: Run, contract_a: Contract | None, contract_b
 
 
 def _task_mismatches(a: Run, b: Run, contracts: Iterable[Contract | None]) -> Iterator[Mismatch]:
-    """Yield differences of the loaded tasks, as the version of a shipped one is part of the contract."""
+    """Yield differences of the loaded tasks, except shipped ones, which the contract covers."""
     if all(contract is not None and contract.task.type in SHIPPED_TASKS for contract in contracts):
         return
     of_a, of_b = ({key: mapping_of(run.manifest, "task").get(key) for key in _OF_TASK} for run in (a, b))
@@ -147,7 +147,7 @@ def _wrapper_mismatches(a: Run, b: Run) -> list[Mismatch]:
 
 
 def _world_notes(a: Run, b: Run, contracts: tuple[Contract | None, Contract | None]) -> Iterator[str]:
-    """Yield how the worlds of two runs on one backend differ, which no fingerprint of their contract covers."""
+    """Yield the differences of the worlds of two runs, which no fingerprint covers."""
     backend = a.manifest["backend"]
     if b.manifest["backend"] != backend:
         return

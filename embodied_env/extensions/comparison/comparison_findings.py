@@ -106,7 +106,7 @@ def _join(groups: Sequence[Sequence[FeatureDifference]], start: str, a: str, b: 
 
 
 def _describe_absence(differences: Sequence[FeatureDifference], a: str, b: str) -> str:
-    """Return that no difference was found, and how many episodes would exclude one, first of all in success."""
+    """Return that no difference was found, and how many episodes would exclude one."""
     open_ones = [found for found in differences if found.verdict == "undecided"]
     open_ones.sort(key=lambda found: found.name.group != "success")
     text = f"No difference that matters was found between {a} and {b}"

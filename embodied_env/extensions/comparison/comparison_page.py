@@ -1,4 +1,4 @@
-"""The page of a comparison with the findings and the differences in outcome, motion and timing."""
+"""The page of a comparison, with findings and differences."""
 
 from __future__ import annotations
 

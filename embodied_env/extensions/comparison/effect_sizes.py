@@ -134,7 +134,7 @@ def _verdict(found: FeatureDifference, *, is_certain: bool) -> Verdict:
 
 
 def _episodes_needed(found: FeatureDifference, chance: float) -> int | None:
-    """Return how many episodes of each run would show this difference, or one that matters if it is smaller."""
+    """Return the episodes per run that would show this difference, or one that matters."""
     size = max(abs(found.difference), found.scale.matters)
     if not found.name.is_share_of_episodes:
         is_known = math.isfinite(found.spread)
@@ -175,7 +175,7 @@ def _test(
 
 
 def _test_shares(a: FloatArray, b: FloatArray, *, is_paired: bool) -> tuple[tests.MeanTest, float]:
-    """Return the exact test of two shares, and the share of the pairs in which only one run has it."""
+    """Return the exact test of two shares, and the share of discordant pairs."""
     rates = rate_a, rate_b = [Rate.of(int(values.sum()), len(values)) for values in (a, b)]
     apart = math.nan
     if is_paired:
@@ -230,7 +230,7 @@ def _scale(  # noqa: PLR0911 - one line per kind
 
 
 def _covered(name: FeatureName, runs: Sequence[RunFeatures]) -> float:
-    """Return the range of the values of a field from 5 % to 95 %, of both runs, at least 2 % of its declared range."""
+    """Return the 5 % to 95 % range of a field, at least 2 % of its declared range."""
     streams = [run.streams[name] for run in runs]
     bounds = np.array([np.quantile(stream.values(), (0.05, 0.95)) for stream in streams])
     declared = [run.ranges.get(name, math.nan) for run in runs]

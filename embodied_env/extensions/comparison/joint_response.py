@@ -1,4 +1,4 @@
-"""Fit the delay, gain and offset of the motion of joints to their commands in ordinary episodes."""
+"""Fit delay, gain and offset of joint motion to commands in ordinary episodes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class JointResponse(NamedTuple):
 
 
 class MotionRecorder:
-    """Collects the motion of the tracked joints over an episode, at most `_LONGEST` steps of it."""
+    """Collects the motion of the tracked joints over `_LONGEST` steps of an episode."""
 
     def __init__(self, joints: list[CommandedJoint], *, period_s: float, is_lockstep: bool) -> None:
         self._joints, self._period_s, self._is_lockstep = joints, period_s, is_lockstep

@@ -1,4 +1,4 @@
-"""Collect the numbers and events of a run by name, in one pass, for its comparison with another."""
+"""Collect the numbers and events of a run by name, for comparison with another."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class RunFeatures:
     """Features of the rows of a run, whose memory grows with episodes only."""
 
     def __init__(self, contract: Contract | None, *, is_lockstep: bool = True) -> None:
-        """Start without rows; without `contract`, no joint is tracked and components have numbers."""
+        """Start without rows, and without joints and names of components if without `contract`."""
         self.streams: BoundedDict[FeatureName, Stream] = BoundedDict(Stream, MOST_STREAMS)  # of numbers
         self.events: BoundedDict[FeatureName, Event] = BoundedDict(Event, MOST_STREAMS)  # steps with one
         self.outcomes = Outcomes()
@@ -191,7 +191,7 @@ class RunFeatures:
         self._arrays.clear()
 
     def names(self) -> list[FeatureName]:
-        """Return the features with a value, without the success of an episode as a reason of its end."""
+        """Return the features with a value, except success as a reason of an end."""
         others = (by for by in self._ended_by.values() if by != "success")
         reasons = (FeatureName(kind="outcome", group="ended by", component=by) for by in others)
         streams = (name for name, stream in self.streams.items() if stream.count)

@@ -1,1 +1,1 @@
-"""Draft contracts from a running robot, a URDF, a MuJoCo model, an SDF world or a robot file."""
+"""Draft contracts from a running robot, URDF, MuJoCo model, SDF world or robot file."""

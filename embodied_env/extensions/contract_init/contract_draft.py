@@ -67,7 +67,7 @@ class Joint:
 
 @dataclass(kw_only=True)
 class Draft:
-    """Draft of a contract, with comments by path, and gaps as what is unknown and where to look."""
+    """A contract draft, with comments by path, and gaps that name where to look."""
 
     name: str
     robot: str | None = None
@@ -253,7 +253,7 @@ def assume_actuator(draft: Draft) -> list[str]:
 
 
 def ask_order(draft: Draft, name: str, topic: str, joints: list[str], assumed: str) -> None:
-    """Ask for the joints of a message without names, as in another order even a hold moves them."""
+    """Ask for the joint order of a message without names, since even a hold depends on it."""
     where = f"the parameter `joints` of the controller, or the driver's documentation; set actuators.{name}.joints"
     draft.ask(f"actuators.{name}.joints", f"joints of {topic}: {', '.join(joints)} ({assumed} written)", where)
 
@@ -313,7 +313,7 @@ def add_base(
 
 
 def _add_world(draft: Draft) -> None:
-    """Add a simulation of a base without a model of its own, unless nothing simulates one of the sensors."""
+    """Add a simulation of a base without a model, if it can simulate every sensor."""
     site, sources = {"site": "base_link"}, dict[str, Document]()
     for name, sensor in draft.sensors.items():
         scan = draft.scans.get(name)

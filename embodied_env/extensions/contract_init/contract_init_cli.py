@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _outputs(args: argparse.Namespace) -> tuple[Path | None, Path | None]:
-    """Return the files of the contract and of a bridge, or raise UsageError for a wrong combination of options."""
+    """Return the files of contract and bridge, or raise UsageError for wrong options."""
     if not (args.from_graph or args.urdf or args.mjcf or args.robot or args.from_sdf):
         sources = "--from-graph, --from-sdf, --urdf, --mjcf, --robot"
         raise UsageError(f"no source (expected one or more of {sources}); e.g. embodied-env contract init --from-graph")
@@ -257,7 +257,7 @@ def _tighten(draft: Draft, robot: RobotFile) -> None:
 
 
 def _follow_topics(draft: Draft, robot: RobotFile, topics: list[Topic], root: str) -> None:
-    """Override the topics that have another name in the graph, and report those that are missing."""
+    """Override the topics that are renamed in the graph, and report missing ones."""
     published = [topic for topic in topics if topic.publishers]
     subscribed = [topic for topic in topics if topic.subscribers]
     groups: tuple[tuple[str, str, list[Topic], Mapping[str, Any], dict[str, Any]], ...] = (

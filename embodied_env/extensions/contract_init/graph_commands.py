@@ -1,4 +1,4 @@
-"""Find what commands joints, a base and grippers, by controllers, parameters, states and actions."""
+"""Find the commands of joints, a base and grippers in a ROS graph."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def add_commands(reading: GraphReading) -> None:
 
 
 def _rank(reading: GraphReading, topic: Topic) -> tuple[bool, bool, int, str]:
-    """Return a sort key that puts active controllers, positions, and messages for all joints first."""
+    """Return a sort key that prefers active controllers, positions, and all joints at once."""
     found = reading.controller(topic)
     is_active = found is None or found[1]["is_active"]
     return not is_active, _kind(reading, topic) != "position", BY_JOINT.index(topic.type), topic.name
 
 
 def _parameter(reading: GraphReading, topic: Topic, *keys: str) -> Any:  # noqa: ANN401 - parameter types
-    """Return the first parameter of `keys` of a topic's subscribers, or of all twists for a base."""
+    """Return the first of `keys` set on a topic's subscribers, or on any twist's for a base."""
     others = [each for each in reading.commands if each.type in TWISTS and topic.type in TWISTS]
     subscribers = [node.node for each in (topic, *others) for node in each.subscribers]
     for node in (controller_of(topic.name), *subscribers):
@@ -77,7 +77,7 @@ def _parameter(reading: GraphReading, topic: Topic, *keys: str) -> Any:  # noqa:
 
 
 def _kind(reading: GraphReading, topic: Topic) -> str:
-    """Return position, velocity or effort by the controller's interfaces, or else by the name of the topic."""
+    """Return position, velocity or effort by the controller's interfaces or the topic name."""
     found = reading.controller(topic)
     named = _parameter(reading, topic, "interface_name", "command_interfaces") or (found and found[1]["interfaces"])
     text = " ".join([named] if isinstance(named, str) else named or [topic.name])
@@ -136,7 +136,7 @@ def _require_controller(reading: GraphReading, topic: Topic, name: str) -> None:
 
 
 def _draft_actuator(reading: GraphReading, topic: Topic, kind: str, joints: list[str]) -> str:
-    """Add an actuator for these joints, as one for two fingers that move alike, and return its name."""
+    """Add one actuator for these joints, or for two coupled fingers, and return its name."""
     draft = reading.draft
     is_gripper = all(map(_GRIPPER.search, joints)) or (bool(_GRIPPER.search(topic.name)) and len(joints) < 3)
     kind_of = "gripper" if is_gripper else joints[0] if COMMAND_MESSAGES[topic.type].joints == 1 else "arm"
@@ -166,7 +166,7 @@ def _note_fingers(reading: GraphReading, actuator: str, fingers: list[str]) -> N
 
 
 def _joints_of(reading: GraphReading, topic: Topic) -> tuple[list[str], str]:
-    """Return the joints of a command topic and the assumption about them, which is "" without any."""
+    """Return the joints of a command topic, and the assumption about them or ""."""
     found = reading.controller(topic)
     declared = (found and found[1]["joints"]) or None
     nodes = {node.node for node in topic.subscribers}
@@ -195,7 +195,7 @@ def _joints_of(reading: GraphReading, topic: Topic) -> tuple[list[str], str]:
 
 
 def _pool(reading: GraphReading, topic: Topic) -> list[str]:
-    """Return the moving joints that `topic` may command, which are those of its namespace, or else all."""
+    """Return the moving joints in the namespace of `topic`, or else all."""
     near = [j for j, reporter in reading.reporters.items() if topic.name.startswith(namespace_of(reporter.name))]
     order = list(reading.draft.joints)  # a URDF comes first, and has the order of the chain
     known = reading.draft.joints
@@ -205,7 +205,7 @@ def _pool(reading: GraphReading, topic: Topic) -> list[str]:
 
 
 def _add_base(reading: GraphReading) -> None:
-    """Add the mobile base on the shortest topic with cmd_vel in its name, or else on the only twist topic."""
+    """Add the mobile base on the shortest cmd_vel topic, or else on the only twist topic."""
     twists = sorted((topic for topic in reading.commands if topic.type in TWISTS), key=lambda t: (len(t.name), t.name))
     named = [topic for topic in twists if "cmd_vel" in topic.name]
     has_odometry = any(topic.type == ODOMETRY for topic in reading.topics)
@@ -237,7 +237,7 @@ def _add_base(reading: GraphReading) -> None:
 
 
 def _is_omnidirectional(reading: GraphReading) -> bool:
-    """Return whether a base moves sideways, by the type of an active controller or by the joints of four legs."""
+    """Return whether a base moves sideways, by its active controller or four legs."""
     kinds = [found["type"] for found in reading.graph.controllers.values() if found["is_active"]]
     legs = {found[1] for joint in reading.reporters if (found := _LEG.match(joint))}
     return any(map(_SIDEWAYS.match, kinds)) or len(legs) == _FOUR
@@ -329,7 +329,7 @@ def _fingers_of(draft: Draft, joints: list[str]) -> Document | None:
 
 
 def _note_trajectory_actions(reading: GraphReading) -> None:
-    """Report actions that take whole trajectories, or raise ContractError without other commands."""
+    """Report trajectory actions, or raise ContractError without other commands."""
     for action in _actions(reading):
         is_alone = not any(command.name.startswith(namespace_of(action.name)) for command in reading.commands)
         if action.type != _TRAJECTORY or not is_alone:
@@ -343,7 +343,7 @@ def _note_trajectory_actions(reading: GraphReading) -> None:
 
 
 def _actions(reading: GraphReading) -> Iterator[Topic]:
-    """Yield the actions as topics with their names and types, whose subscribers are the servers."""
+    """Yield the actions as topics, whose subscribers are the servers."""
     for topic in reading.topics:
         name, found, _ = topic.name.partition(FEEDBACK)
         if found and topic.publishers:
@@ -359,7 +359,7 @@ def _joint_parameter(reading: GraphReading, action: Topic) -> list[str]:
 
 
 def _free_fingers(reading: GraphReading, action: Topic) -> list[str]:
-    """Return the fingers without a command on the side of the action, or all of them if it has no side."""
+    """Return the uncommanded fingers on the side of the action, or all without a side."""
     moving = [joint for joint, known in reading.draft.joints.items() if known.moves and joint not in reading.claimed]
     side = reading.side_of(action)
     return [joint for joint in moving if _GRIPPER.search(joint) and side in joint.lower()]

@@ -1,4 +1,4 @@
-"""Read the topics with types, QoS and rates, the parameters and the controllers of a ROS graph."""
+"""Read the topics, parameters and controllers of a ROS graph."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def _compressed(data: Any) -> Document:  # noqa: ANN401 - of a message
 
 
 def _is_filled(message: Any, path: str) -> bool:  # noqa: ANN401 - a generated type
-    """Return whether a vector is finite and a quaternion a rotation, since drivers leave fields empty."""
+    """Return whether a vector is finite or a quaternion valid, since drivers leave gaps."""
     value = operator.attrgetter(path)(message)
     parts = [getattr(value, axis) for axis in ("x", "y", "z", "w") if hasattr(value, axis)]
     is_unknown = getattr(message, f"{path}_covariance", (0.0,))[0] == -1.0  # an Imu marks unknown values so

@@ -214,7 +214,7 @@ def sensor_keys(topic: Topic) -> Document:
 
 
 def last_angle_rad(sample: Document) -> float:
-    """Return the largest angle of a LaserScan, by the increment if that ends before `angle_max`."""
+    """Return the last angle of a LaserScan, by its increment if that ends below `angle_max`."""
     first: float = sample.get("angle_min", math.nan)
     last: float = sample.get("angle_max", math.nan)
     increment: float = sample.get("angle_increment", 0.0)
@@ -249,7 +249,7 @@ class GraphReading:
         self._find_reporters()
 
     def _find_twins(self) -> set[str]:
-        """Return the namespaces that have a topic of commands or joint states in common, such as left and right."""
+        """Return the namespaces that share a topic of commands or joint states."""
         spaces: dict[str, set[str]] = {}
         for topic in self.topics:
             space, _, rest = self.local(topic).partition("/")
@@ -258,7 +258,7 @@ class GraphReading:
         return {space for rest, found in spaces.items() if rest and len(found) > 1 for space in found}
 
     def _find_reporters(self) -> None:
-        """Choose the topic of each joint by the name joint_states, then measured ones, then the highest rate."""
+        """Choose the topic of each joint, by name, measurement and then rate."""
         states = [topic for topic in self.topics if topic.is_joint_state]
 
         def order(topic: Topic) -> tuple[bool, bool, int, str]:

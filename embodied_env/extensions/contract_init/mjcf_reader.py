@@ -60,7 +60,7 @@ def _add_joint(draft: Draft, model: Any, index: int, unit: str, source: str) -> 
 
 
 def _add_actuator(draft: Draft, profile: dict[str, Any], mujoco: Any, model: Any, index: int) -> bool:  # noqa: ANN401
-    """Add a joint's actuator to `profile` if it takes positions or is a motor, and return whether one does."""
+    """Add a joint's position servo or motor to `profile`, and return whether it has one."""
     name, driving = model.joint(index).name, actuators_of(mujoco, model, index)
     reasons = {each: why_no_servo(mujoco, model, each, velocity=False) for each in driving}
     motors = [each for each in driving if is_motor(mujoco, model, each)]

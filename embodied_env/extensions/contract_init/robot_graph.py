@@ -1,4 +1,4 @@
-"""Read the sensors, actuators and safety inputs of a robot out of its ROS graph, given as plain values."""
+"""Read sensors, actuators and safety inputs from a ROS graph, given as plain values."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def _add_sensor(reading: GraphReading, topic: Topic) -> None:
 
 
 def _note_size(reading: GraphReading, topic: Topic, keys: Document) -> None:
-    """Report best-effort images that exceed a segment of Fast DDS's shared memory, many of which may be lost."""
+    """Report best-effort images that exceed a segment of Fast DDS shared memory."""
     if topic.type != IMAGE or all(each.reliability != "best_effort" for each in topic.publishers):
         return
     size = math.prod(keys["fields"]["image"]["shape"]) * np.dtype(ENCODINGS[keys["encoding"]].dtype).itemsize

@@ -154,7 +154,7 @@ def _add_command(draft: Draft, interface: SdfInterface) -> None:
 
 
 def _add_joints(draft: Draft, name: str, spec: Document, joints: tuple[str, ...]) -> bool:
-    """Add an actuator over joints of the model that no other commands, and return whether there is one."""
+    """Add an actuator over joints that no other commands, and return whether there is one."""
     claimed = {joint for each in draft.actuators.values() for joint in each["joints"]}
     if not joints or claimed & {*joints}:
         what = f"{spec['topic']} ({spec['type']}) commands {', '.join(joints) or 'no joint'}, left out"
@@ -301,7 +301,7 @@ def _write_sensor(draft: Draft, interface: SdfInterface, keys: Document) -> str:
 
 
 def _finish_profile(draft: Draft, world: SdfWorld, *, has_control: bool) -> None:
-    """Complete the profile with a soft reset and a home for gz_ros2_control, or else with a reset of the world."""
+    """Complete the profile with a soft reset for gz_ros2_control or a reset of the world."""
     profile = draft.gazebo or {}
     profile["settle_steps"] = max(5, round(_SETTLE_S / profile["step_s"]))
     path, found = "backends.gazebo", "found" if world.step_s is not None else "the default of SDF"
@@ -363,7 +363,7 @@ def _list_missing(draft: Draft, world: SdfWorld, model: SdfModel) -> None:
 
 
 def _bridge_text(world: SdfWorld, source: str, used: list[SdfInterface]) -> str:
-    """Return the checked YAML of ros_gz_bridge with the clock, the topics, and the services that lockstep needs."""
+    """Return the checked YAML of ros_gz_bridge for clock, topics and lockstep services."""
     root = f"/world/{world.name}"
     topics = [("/clock", f"{root}/clock", "rosgraph_msgs/msg/Clock", "gz.msgs.Clock", "GZ_TO_ROS")]
     for each in used:

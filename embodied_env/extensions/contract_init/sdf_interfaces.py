@@ -1,4 +1,4 @@
-"""Find the topics of an SDF model, as declared or the defaults of gz-sim 8 to 10 and ros_gz_bridge."""
+"""Find the topics of an SDF model, as declared or by default in gz-sim 8 to 10."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def _add_drive(interfaces: SdfInterfaces, model: SdfModel, plugin: ET.Element, s
 
 
 def _axis_limits(plugin: ET.Element, kind: str) -> Document:
-    """Return the limits of the speed limiter for the linear or the angular axis, where it has any."""
+    """Return the limits of the speed limiter, if any, for the linear or the angular axis."""
     found: Document = {}
     for quantity in ("velocity", "acceleration"):
         ends: dict[str, float] = {}
@@ -242,7 +242,7 @@ def _add_position(interfaces: SdfInterfaces, model: SdfModel, plugin: ET.Element
 
 
 def _add_pose(interfaces: SdfInterfaces, model: SdfModel, plugin: ET.Element) -> None:
-    """Add the pose of the model, if the plug-in publishes nothing else on the topic that it is given."""
+    """Add the pose of the model, if the plug-in publishes nothing else on its topic."""
     origin, topic = f"PosePublisher of {model.name}", text_of(plugin, "topic")
     nested = is_true(plugin, "publish_nested_model_pose", default=False)
     others = [f"publish_{each}_pose" for each in ("link", "visual", "collision", "sensor")]
@@ -287,7 +287,7 @@ def _add_sensor(interfaces: SdfInterfaces, sensor: SdfSensor) -> None:
 
 
 def _sample(sensor: SdfSensor, *, is_depth: bool) -> Document:
-    """Return the properties of a message of a camera or lidar, by its description, or {} for other sensors."""
+    """Return the message properties of a camera or lidar by its description, else {}."""
     element, where = sensor.element, f"sdf.sensor[{sensor.name}]"
 
     def count(path: str, default: int) -> int:

@@ -1,4 +1,4 @@
-"""Read an SDF world and its includes by path as data, without downloads, within limits of size and time."""
+"""Read an SDF world and its local includes as data, within limits of size and time."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def is_true(element: ET.Element, path: str, *, default: bool) -> bool:
 
 
 def find_file(uri: str, folder: Path) -> Path | None:
-    """Return the file or folder of a URI, relative to `folder` or below Gazebo's resource paths."""
+    """Return the file or folder of a URI, relative to `folder` or Gazebo's resource paths."""
     scheme, _, rest = uri.rpartition("://")
     roots = [folder]
     if scheme in ("", "model", "package"):
@@ -169,7 +169,7 @@ class _SdfReader:
                 yield child
 
     def _expand(self, model: ET.Element, folder: Path, stack: tuple[Path, ...]) -> None:
-        """Replace the includes of a model, and those of nested models, by the models that they name."""
+        """Replace the includes of a model and its nested models by the models they name."""
         found = list(self.models(model, folder, stack))
         for child in [each for each in model if each.tag in ("include", "model")]:
             model.remove(child)
@@ -251,7 +251,7 @@ def _sensors(parents: Iterable[ET.Element], scope: str, where: str) -> Iterator[
 
 
 def _read_joint(name: str, element: ET.Element) -> Joint | None:
-    """Return the limits of a joint, or None for one that does not move along or around one axis."""
+    """Return the limits of a joint, or None unless it moves along or around one axis."""
     kind, where = element.get("type", ""), f"sdf.joint[{name}]"
     known = (*_UNITS, "fixed", "ball", "universal", "screw", "revolute2", "gearbox")
     allow(kind in known, f"{where}.type", one_of(kind, known), "a type of SDF")

@@ -82,7 +82,7 @@ class Identification:
 
     @property
     def is_better(self) -> bool:
-        """Whether the identified values reproduce held-out data of all joints better than the model's."""
+        """Whether the identified values reproduce held-out data of all joints better."""
         ratios = [each.after / max(each.before, 1e-12) for each in self.model.residuals.values()]
         return bool(self.model.parameters) and float(np.mean(np.log(np.maximum(ratios, 1e-12)))) < 0.0
 
@@ -97,7 +97,7 @@ def identify(
     seed: int = 0,
     progress: Progress = NO_PROGRESS,
 ) -> Identification:
-    """Fit parameters of the model of ``backends.<backend>`` to the motion in `runs` of the contract's robot.
+    """Fit parameters of the model of ``backends.<backend>`` to the motion in `runs`.
 
     The fit starts at the model's own values, without those of the key ``identified``. By default its parameters are
     those of `default_parameters`. Each fourth segment of `segment_s` is held out; half a segment before the start of
@@ -193,7 +193,7 @@ def default_parameters(contract: Contract) -> list[Parameter]:
 
 
 def _split(motions: Sequence[RunMotion], parameters: int) -> tuple[list[MotionSegment], list[MotionSegment]]:
-    """Return the segments to fit and those that are held out, or raise IdentificationError for too few."""
+    """Return segments to fit and held-out ones, or raise IdentificationError for too few."""
     segments = [segment for motion in motions for segment in motion.segments]
     segments = segments[:: -(-len(segments) // _MOST_SEGMENTS) or 1]
     held_out = segments[_HELD_OUT - 1 :: _HELD_OUT]
@@ -215,7 +215,7 @@ def near_readings(rollouts: Rollouts, simulated: FloatArray, joints: Sequence[Co
 
 
 def unexplained_joints(rollouts: Rollouts, simulated: FloatArray) -> list[int]:
-    """Return joints with residuals large for motion and noise, which second differences measure."""
+    """Return joints with large residuals for their motion and noise (second differences)."""
     rest, owners, found = simulated - rollouts.readings, rollouts.owners, []
     for joint in dict.fromkeys(rollouts.joints.tolist()):
         parts = [np.flatnonzero((owners == each) & (rollouts.joints == joint)) for each in np.unique(owners)]

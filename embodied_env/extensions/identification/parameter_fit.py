@@ -1,4 +1,4 @@
-"""Least squares of rollouts and readings over parameters, and intervals by a bootstrap of segments."""
+"""Fit parameters by least squares, with intervals by a bootstrap of segments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Estimates(NamedTuple):
 
 
 class ParameterFit:
-    """Fits the `active` parameters of rollouts, in units of their scales; others stay the model's."""
+    """Fits the `active` parameters of rollouts, in units of their scales."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class ParameterFit:
         return found
 
     def _start(self) -> FloatArray:
-        """Return the model's values, with the delay by which the readings are later than simulated ones."""
+        """Return the model's values, with the delay of readings after simulated ones."""
         start: FloatArray = np.clip(self._model, self.low, self.high)
         for place, index in enumerate(self._active):
             if self._parameters[index].kind == "command_delay":
@@ -138,7 +138,7 @@ class ParameterFit:
         return start
 
     def _delay_s(self, values: FloatArray) -> float:
-        """Return the delay at which commands and these readings correlate best, as a calibration does."""
+        """Return the delay at which commands and readings correlate best."""
         rollouts, moves = self._rollouts, list[Move]()
         for segment in range(int(rollouts.owners[-1]) + 1):
             for index, joint in enumerate(self._joints):

@@ -1,4 +1,4 @@
-"""Read a recorded run as segments of commands and readings at the times of the ledger, for a fit.
+"""Read a recorded run as segments of commands and readings for a fit.
 
 All times are on the clock of the world. A command counts from its publication, in lockstep from the start of the step,
 and a reading from its acquisition. A segment has no gap: the gate did not brake, no command came late, no clock jumped.
@@ -190,7 +190,7 @@ def _gap(row: TransitionRow, command: FloatArray) -> str:
 
 
 def _velocity_of(joint: CommandedJoint, contract: Contract) -> CommandedJoint:
-    """Return where the sensor of a joint reports its velocity, or the joint without a sensor if it does not."""
+    """Return where a joint's sensor reports its velocity, or else the joint without a sensor."""
     spec = contract.sensors[joint.sensor].fields.get("velocity") if joint.sensor else None
     if spec is None or joint.name not in (names := spec.joints or ()):
         return joint._replace(sensor="")

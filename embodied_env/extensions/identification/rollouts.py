@@ -1,4 +1,4 @@
-"""Rollouts of recorded commands in the embedded model with given parameters, all segments at once."""
+"""Roll out recorded commands in the model with given parameters, all segments at once."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Rollouts:
         return np.array([at_ns for at_ns, _ in commands]) / 1e9, np.array([values[joint] for _, values in commands])
 
     def _scale(self, parameter: Parameter, value: float, path: str) -> float:
-        """Return the natural size: inertia of the joint, force at `_DEFLECTION`, or half of the critical damping."""
+        """Return the joint's inertia, the force at `_DEFLECTION`, or half the critical damping."""
         if parameter.kind == "command_delay":
             return self._model.contract.control_period_s
         if parameter.kind in ("gain", "mass"):
@@ -124,7 +124,7 @@ class Rollouts:
         return state
 
     def _trajectories_of(self, segment: MotionSegment) -> list[CommandTrajectory]:
-        """Return the setpoints of each joint, as lines between commands, or as their steps if they are velocities."""
+        """Return the setpoints of each joint as lines, or as steps for velocities."""
         is_velocity = self._actuation.is_velocity
         start = np.where(is_velocity, 0.0, np.nan_to_num(segment.start[0]))
         rows = [np.where(np.isnan(segment.before), start, segment.before)]

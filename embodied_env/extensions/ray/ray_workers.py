@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster, which an actor on each node starts and whose messages it forwards.
+"""Workers on a Ray cluster, started by an actor on each node that forwards messages.
 
 The actor (`WorkerHost`) does not depend on Ray. The worker is its child process: if the actor is killed, the worker
 closes its run and ends.
@@ -77,7 +77,7 @@ class RayWorkers(WorkerPool[RayWorker]):
     """The workers of one evaluation on a cluster."""
 
     def __init__(self, job: EvaluationJob, folder: Path, cluster: RayCluster) -> None:
-        """Store the job, whose runs are recorded in a `folder` shared by every node, without starting a worker."""
+        """Store the job and the `folder` of its runs, which every node shares."""
         super().__init__()
         self._job, self._folder, self._cluster = job, folder.resolve(), cluster
         self._token = f".{secrets.token_hex(8)}"
@@ -86,7 +86,7 @@ class RayWorkers(WorkerPool[RayWorker]):
         self._started_s = time.monotonic()
 
     def __enter__(self) -> Self:
-        """Join the cluster, or raise BackendNotReadyError, or RecordError when the folder is not writable."""
+        """Join the cluster, or raise BackendNotReadyError or, for the folder, RecordError."""
         token = self._folder / self._token
         try:
             token.touch()
@@ -244,7 +244,7 @@ class HostLostError(BackendError):
 
 
 class RayCluster:
-    """A running Ray cluster at an address, or a new one on this machine that ends with the context."""
+    """A running Ray cluster, or a new one on this machine that ends with the context."""
 
     def __init__(self, cpus: int, address: str | None = None) -> None:
         """Import ray without starting or contacting a cluster.
@@ -258,7 +258,7 @@ class RayCluster:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        """Join or start the cluster, and leave one running at the end that this process has already joined."""
+        """Join or start the cluster, and keep one that this process has already joined."""
         if self._ray.is_initialized():
             return self
         with ExitStack() as stack, _keep_sigterm_handler():
@@ -287,7 +287,7 @@ class RayCluster:
         return remote.remote(*arguments)
 
     def call(self, handle: Any, method: str, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
-        """Call a method of an actor, whose calls run in order, and return the promise of its result."""
+        """Call a method of an actor in order, and return the promise of its result."""
         return getattr(handle, method).remote(*arguments, **named)
 
     def ready(self, promises: Sequence[Any], timeout_s: float) -> Sequence[Any]:
@@ -296,7 +296,7 @@ class RayCluster:
         return done
 
     def answer(self, promise: Any) -> Any:  # noqa: ANN401
-        """Return the result of a ready promise, or raise HostLostError with the reason when the actor has ended."""
+        """Return the result of a ready promise, or raise HostLostError if the actor ended."""
         errors = self._ray.exceptions
         try:
             return self._ray.get(promise)
@@ -317,7 +317,7 @@ class RayCluster:
         return f"{free.get('CPU', 0.0):g} of its {whole.get('CPU', 0.0):g} CPUs are free, and each worker needs one"
 
     def _own_cluster_options(self, stack: ExitStack) -> dict[str, Any]:
-        """Return the options of a new cluster, and let `stack` remove its files and environment variables."""
+        """Return the options of a new cluster, whose files and variables `stack` removes."""
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ee_ray_", ignore_cleanup_errors=True))
         variables = {"RAY_USAGE_STATS_ENABLED": "0"}
         if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():  # without one, Ray writes to $HOME
@@ -350,7 +350,7 @@ def _check_connection(address: str | None) -> None:
 
 @contextlib.contextmanager
 def _keep_sigterm_handler() -> Iterator[None]:
-    """Restore the SIGTERM handler that ``ray.init`` replaces, since it closes runs and sets the exit status."""
+    """Restore the SIGTERM handler, which closes runs, after ``ray.init`` replaced it."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
         yield

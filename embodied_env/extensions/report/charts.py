@@ -127,7 +127,7 @@ def event_chart(rows: Sequence[Marks], steps: tuple[float, float], *, x_title: s
 def interval_chart(
     title: str, rows: Sequence[Interval], *, span: tuple[float, float] = (0.0, 1.0), reference: float = math.nan
 ) -> str:
-    """Return a dot with interval for each row, on one axis over `span`, and a line at `reference`."""
+    """Return a dot with interval per row on one axis over `span`, and a `reference` line."""
     box, drawn = _Box(*span, 0.0, 1.0), ""
     for row in rows:
         parts = f'<path class="grid" d="M0,500H{UNITS}"/>'
@@ -272,7 +272,7 @@ def _padded_span(low: float, high: float) -> tuple[float, float]:
 
 
 def _y_range(series: Sequence[tuple[Line, FloatArray, FloatArray]]) -> tuple[float, float]:
-    """Return the range of the lines that set it, widened by at most its length on each side for the others."""
+    """Return the range of the lines that set it, extended at most to three times for others."""
     ranges = {True: (math.inf, -math.inf), False: (math.inf, -math.inf)}
     for line, _, y in series:
         good = y[np.isfinite(y)]

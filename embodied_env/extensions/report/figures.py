@@ -98,7 +98,7 @@ def _describe(group: Sequence[EpisodeOutcome]) -> str:
 
 
 def draw_events(trace: EpisodeTrace) -> Iterator[str]:
-    """Draw the steps in which a gate acted, a reading was bad or lost, or the policy was missing."""
+    """Draw the steps with a gate action, a bad or lost reading, or no policy."""
     order = {"brake": 0, "limit": 1, "notice": 2}
     events = sorted(trace.events.items(), key=lambda item: (order[item[0][0]], -item[1].count))
     marks = [Marks(text, spans.spans, spans.count, style) for (style, text), spans in events[:_LONGEST_LIST]]

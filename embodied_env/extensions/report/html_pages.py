@@ -1,4 +1,4 @@
-"""Self-contained HTML pages from templates that escape every text, and numbers and values as short text.
+"""Self-contained HTML pages from templates that escape every text.
 
 The content security policy of a page forbids it to load anything, so text from a run cannot load anything either.
 """
@@ -47,7 +47,7 @@ def check_page_libraries() -> None:
 
 
 def format_number(value: float) -> str:
-    """Return three significant digits, without an exponent if readable, or "none" if not finite."""
+    """Return three significant digits, or "none" if not finite."""
     if not math.isfinite(value):
         return "none"
     size = abs(value)
@@ -133,14 +133,14 @@ def _describe_entry(manifest: object, *keys: str) -> str:
 
 
 def _describe_policy(manifest: object) -> str:
-    """Return the known parts of the identity of a policy, such as "pick, library onnx 1.2, sha256 9f..."."""
+    """Return the identity of a policy, such as "pick, library onnx 1.2, sha256 9f..."."""
     identity = mapping_of(manifest, "policy") or {"name": mapping_of(manifest).get("policy")}
     parts = (f"{key} {value}" for key, value in identity.items() if key != "name" and value not in (None, ""))
     return ", ".join((describe_value(identity.get("name")), *parts))
 
 
 def _cell_class(content: object) -> str:
-    """Return the CSS class of a cell: "long" to break words, "wide" for several words, or ""."""
+    """Return the CSS class of a cell, "long" to break words, "wide" for several, or ""."""
     shown = str(content)
     if len(shown) <= _WIDE:
         return ""

@@ -67,7 +67,7 @@ class KeyFrames:
         return found
 
     def pictures(self, read_array: Callable[[Mapping[str, Any]], NDArray[Any]]) -> dict[str, list[KeyFrame]]:
-        """Return the pictures of each camera (`read_array`: `Run.array`), for which Pillow is required."""
+        """Return the pictures of each camera, read by ``Run.array``, which requires Pillow."""
         return {
             camera: [
                 _picture(f"step {step}" if step else "reset", reference, read_array, is_bgr=camera in self._bgr)

@@ -1,4 +1,4 @@
-"""Write the report of one run as one self-contained page, with one pass over its rows after the audit."""
+"""Write the report of a run as one self-contained page, in one pass over its rows."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RunStatistics:
     """Everything that a report shows of the rows of a run, in bounded memory."""
 
     def __init__(self, contract: Contract | None = None, *, is_valid: bool = False) -> None:
-        """Start without rows; `is_valid` means that an audit found that all of them fit their schema."""
+        """Start without rows, which fit their schema if an audit found so (`is_valid`)."""
         self._is_valid = is_valid
         self.outcomes = Outcomes()
         self.episodes = EpisodeTraces(contract)
@@ -170,7 +170,7 @@ def _identified_of(contract: Contract | None, backend: object) -> str:
 
 
 def _draw_episodes(run: Run, traces: EpisodeTraces) -> list[dict[str, Any]]:
-    """Return the charts and pictures of the kept episodes, the most important ones first, as far as there is space."""
+    """Return charts and pictures of the most important episodes, as far as they fit."""
     drawn: list[dict[str, Any]] = []
     space = _MOST_CHARACTERS
     for trace in traces.by_importance():

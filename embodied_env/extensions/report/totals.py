@@ -79,7 +79,7 @@ class Stages:
 
 
 def age_is_known(reading: SensorInfo) -> bool:
-    """Return whether the age of a reading in an info is measured; a held one keeps its stamp."""
+    """Return whether the age of a reading in an info, new or held, is measured."""
     return reading["quality"] != Quality.LOST and reading.get("stamp_quality", Quality.OK) == Quality.OK
 
 

@@ -1,4 +1,4 @@
-"""The contract block ``runner``, and the switch of the robot's controllers that it declares."""
+"""The contract block ``runner``, and the switch of controllers that it declares."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def switch_controllers(controllers: RunnerControllers, *, back: bool = False, **
 
 
 def repeat_switch(switch: Callable[[], None], clock: Clock, deadline_ns: int, *, remedy: str) -> None:
-    """Call `switch` up to three times while it raises BackendNotReadyError, and no more at the deadline.
+    """Call `switch` up to three times until `deadline_ns`, while it is not ready.
 
     Raises BackendNotReadyError with the last problem and the remedy. NotRequestedError ends it, because the states
     were requested repeatedly.
@@ -114,7 +114,7 @@ class _Manager:
         self.name = self._listing.name.rpartition("/")[0]
 
     def switch(self, on: Sequence[str], off: Sequence[str]) -> None:
-        """Switch these controllers, or raise BackendNotReadyError, without states NotRequestedError."""
+        """Switch controllers, or raise BackendNotReadyError, without states NotRequestedError."""
         from embodied_env.messages.message_types import message_class
 
         try:

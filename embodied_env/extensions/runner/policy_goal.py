@@ -42,7 +42,7 @@ class PolicyGoal:
 
 
 def check_goal(goal: PolicyGoal, contract: Contract) -> dict[str, JointLimits]:
-    """Return the limits of a goal by joint, or raise UsageError if the contract forbids the goal."""
+    """Return the limits of a goal by joint, or raise UsageError if it is forbidden."""
     if goal.instruction:
         check_instruction(goal.instruction)
     if goal.episodes < 0:

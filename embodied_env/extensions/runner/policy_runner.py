@@ -103,7 +103,7 @@ class PolicyRunner:
     # ------------------------------------------------------------------------------------------- transitions
 
     def configure(self) -> None:
-        """Load contract and policy, and check the robot without a publisher, or raise EmbodiedEnvError."""
+        """Load contract and policy, and check the robot without a publisher."""
         options = self._options
         contract = self.contract = load_contract(options.contract)
         check_blocks(contract)
@@ -268,7 +268,7 @@ class PolicyRunner:
         return future
 
     def instruct(self, text: str) -> None:
-        """Change the prompt of the goal from the next inference on, or raise UsageError without a goal."""
+        """Change the prompt from the next inference on, or raise UsageError without a goal."""
         check_instruction(text)
         if not self.is_running:
             raise UsageError("no goal is executed (expected one); pass the instruction with the next goal")
@@ -290,7 +290,7 @@ class PolicyRunner:
         return not futures.wait([self._future], STOP_GRACE_S + stopping_time_s(self.contract)).not_done
 
     def _run(self, future: futures.Future[GoalResult], result: GoalResult) -> None:
-        """Run the episodes of a goal, whose `future` is done already if the policy did not return in time."""
+        """Run the episodes of a goal, whose `future` is done already if the policy was late."""
         error: BaseException | None = None
         try:
             self._run_episodes(result)
@@ -356,7 +356,7 @@ class PolicyRunner:
         *,
         prompt: str,
     ) -> None:
-        """Step to the end of the episode, with a hold until the contract ends one that must end earlier."""
+        """Step until the contract ends the episode, with holds once the goal must end."""
         is_over, reason = False, ""
         while not is_over:
             reason = reason or self._reason_to_end()

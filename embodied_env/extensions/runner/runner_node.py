@@ -58,7 +58,7 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
     """
 
     def __init__(self, options: RunnerOptions, *, namespace: str | None, context: Context) -> None:
-        """Create the node with its interfaces, and with `options` as the defaults of its parameters."""
+        """Create the node, with `options` as the defaults of its parameters."""
         super().__init__(NODE, context=context, namespace=namespace)
         self._status = self.create_publisher(message_class("std_msgs/msg/String"), "~/status", LATCHED)
         self._state, self._reason = "unconfigured", ""
@@ -83,7 +83,7 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
         self._report()
 
     def _with_parameters(self, options: RunnerOptions) -> RunnerOptions:
-        """Declare the parameters, of which those that decide what is loaded can be set at the start only."""
+        """Declare the parameters, of which those that select what is loaded are read-only."""
         values = {}
         try:
             for name in ("contract", "policy", "policy_file", "chunks", "out", "seed"):
@@ -118,7 +118,7 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
     # ------------------------------------------------------------------------------------------- transitions
 
     def _guarded(self, change: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """Refuse a transition that the state does not have, for which rclpy would raise and end the process."""
+        """Refuse an invalid transition, for which rclpy would raise and end the process."""
 
         def on_change_state(request: Any, response: Any) -> Any:  # noqa: ANN401 - generated types
             try:
@@ -273,7 +273,7 @@ class RunnerNode(LifecycleNode):  # type: ignore[misc] # rclpy has no type infor
         self._report()
 
     def _end_goal(self) -> None:
-        """Send the result of a goal that is over, or begin error processing after an error that is no fault of it."""
+        """Send the result of a goal that is over, or begin error processing."""
         future = self._future
         if future is None or not future.done():
             return

@@ -305,7 +305,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
     def _options(
         self, options: Mapping[str, Any] | None
     ) -> tuple[dict[str, dict[str, Any] | None], dict[str, NDArray[np.float64]]]:
-        """Return the options of each robot, and all of them as checked values by their names in the world."""
+        """Return the options of each robot, and all of them checked by their world names."""
         if options is not None and not isinstance(options, Mapping):
             raise UsageError(f"invalid options: {options!r} (expected a mapping by robot, or None)")
         given = dict(options or {})

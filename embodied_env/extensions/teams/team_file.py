@@ -221,7 +221,7 @@ def _frame(agent: str, frame: str | None) -> str | None:
 
 
 def _own_profile(agent: str, contract: Contract, shared: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """Return a robot's entries for the profile of the world, with its names of the model prefixed."""
+    """Return a robot's entries for the profile of the world, with prefixed model names."""
     profile = contract.backends["mujoco"]
 
     def in_model(name: str) -> str:
@@ -237,7 +237,7 @@ def _own_profile(agent: str, contract: Contract, shared: tuple[str, ...]) -> dic
 
 
 def _renamed(value: Any, rename: Callable[[str], str], *, is_name: bool = False) -> Any:  # noqa: ANN401 - JSON types
-    """Rename the names of the model in an entry of a profile, which are the values of the keys in `_NAMES`."""
+    """Rename the model names in a profile entry, which are the values of keys in `_NAMES`."""
     if isinstance(value, Mapping):
         return {key: _renamed(item, rename, is_name=is_name or key in _NAMES) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Show steps in Foxglove by a server for its application or an MCAP file, with its well-known schemas.
+"""Show steps in Foxglove by a server or an MCAP file, with well-known schemas.
 
 The page docs/howto/viewers.md lists the topics.
 """

@@ -1,4 +1,4 @@
-"""Steps of an environment or of a run in Rerun or Foxglove, whose program, page, server or file `view` names.
+"""Show the steps of an environment or a run in Rerun or Foxglove.
 
 A viewer never delays a step: a background thread draws from a bounded queue, and while that is full, steps are dropped
 and counted.

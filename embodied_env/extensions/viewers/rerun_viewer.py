@@ -72,7 +72,7 @@ class RerunViewer:
             recording.log(["scene", name], rerun.LineStrips3D.from_fields(colors=[color]), static=True)
 
     def show(self, drawing: Drawing) -> None:
-        """Show a step, except numbers, poses and paths, which Rerun takes slowly and wait for `flush`."""
+        """Show a step, except numbers, poses and paths, which wait for `flush`."""
         rerun, log = self._rerun, self._recording.log
         self._recording.set_time("step", sequence=drawing.step)
         self._recording.set_time("time", duration=drawing.time_s)

@@ -51,7 +51,7 @@ class Pose(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Triangles of one colour in a link's frame, of vertices (n, 3), m, and their indices (k, 3)."""
+    """Triangles of one colour in a link's frame, of vertices (n, 3), m, and indices (k, 3)."""
 
     link: str
     color: Color
@@ -94,7 +94,7 @@ class RobotGeometry:
             self._mujoco.mju_negPose(*self._offset, self._mj.site_pos[site], self._mj.site_quat[site])
 
     def place(self, positions: Mapping[str, float], base: Pose | None = None) -> dict[str, Pose]:
-        """Return the pose of each link for these joints and this pose of `base_sensor`; others stay."""
+        """Return the pose of each link for these joints and this pose of `base_sensor`."""
         if base is not None:
             x, y, z, w = base.quaternion
             position, turn = np.zeros(3), np.zeros(4)
@@ -110,7 +110,7 @@ class RobotGeometry:
         return found
 
     def tool_path(self, rows: Iterable[Mapping[str, float]]) -> FloatArray:
-        """Return the positions, (n, 3), of the tool, its site or the last link, for joint positions."""
+        """Return the positions, (n, 3), m, of the tool for joint positions."""
         found, before = [], np.array(self._data.qpos)
         for positions in rows:
             self._move(positions)
@@ -217,7 +217,7 @@ def _from_urdf(text: bytes, folder: Path | None, *, source: str) -> RobotGeometr
 
 
 def _is_readable(shape: ET.Element, folder: Path | None) -> bool:
-    """Return whether the files of a shape can be read, after replacing their URIs with their paths."""
+    """Return whether the files of a shape can be read, with URIs replaced by paths."""
     files = {element: _find_mesh(element.get("filename", ""), folder) for element in shape.iter("mesh")}
     for mesh, file in files.items():
         mesh.set("filename", str(file))
@@ -259,7 +259,7 @@ def _read_parts(mujoco: Any, mj: Any, bodies: Mapping[int, str]) -> list[Part]: 
 
 
 def _triangles(mujoco: Any, mj: Any, geom: int) -> tuple[FloatArray, NDArray[Any]]:  # noqa: ANN401 - mujoco has no type stubs
-    """Return vertices and triangles of a geom in its own frame, or none for a plane or a height field."""
+    """Return vertices and triangles of a geom in its frame, none for planes and height fields."""
     kinds, kind, size = mujoco.mjtGeom, int(mj.geom_type[geom]), mj.geom_size[geom]
     if kind == int(kinds.mjGEOM_MESH):
         mesh = mj.mesh(mj.geom_dataid[geom])

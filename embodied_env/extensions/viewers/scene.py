@@ -76,7 +76,7 @@ class Drawing:
 
 
 class _Plan(NamedTuple):
-    """Joint values of an action chunk, (n, n_joints), from the step on in which it takes effect."""
+    """Joint values of an action chunk, (n, n_joints), from the step on that applies it."""
 
     step_index: int
     values: FloatArray
@@ -95,7 +95,7 @@ class Scene:
     """The drawings of the steps of one contract, in order, from `start_ns` since 1970."""
 
     def __init__(self, contract: Contract, *, geometry: RobotGeometry | str, start_ns: int, pacing: str | None) -> None:
-        """Start before the first step; in lockstep each lasts its control period."""
+        """Start before the first step, with steps of one control period in lockstep."""
         self.contract, self.geometry, self.start_ns = contract, geometry, start_ns
         self._period_s = contract.control_period_s if pacing == "lockstep" else None
         self._joints = Joints(contract)
@@ -262,7 +262,7 @@ def _returns(spec: FieldSpec, column: Column, values: NDArray[Any]) -> NDArray[n
 
 
 def _values(inner: Mapping[str, Any], reading: _Reading, array: ReadArray | None) -> NDArray[Any] | None:
-    """Return the newest reading of a field in a row, whose JSON may have any form, or None without one."""
+    """Return the newest reading of a field in a row of unchecked JSON, or None without one."""
     layout = reading.layout
     place, key = (
         (inner["evaluator"].get(layout.sensor), layout.field)

@@ -49,7 +49,7 @@ class ChaosNode:
         namespace: str = "/",
         qos: QoSProfile | None = None,
     ) -> None:
-        """Configure the relay from topic `source` to topic `target`, which starts on entering the context.
+        """Configure the relay from topic `source` to `target`, which starts with the context.
 
         `faults` are applied in their order, with a `seed` >= 0. `namespace` is the absolute one of relative topics,
         `qos` that of both sides (default: `chaos_qos`).

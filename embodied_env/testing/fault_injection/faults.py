@@ -222,7 +222,7 @@ class Freeze(Fault):
     counted_as: ClassVar[str] = "frozen"
 
     def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item] | None:  # noqa: ARG002
-        """Return the last message instead, or None for the first one, which is repeated from now on."""
+        """Return the last message that was not frozen instead, or None for the first one."""
         return None if state.last is None else [replace(item, message=state.last)]
 
 
@@ -301,7 +301,7 @@ def rng_of(seed: int, place: int, number: int, copy: int = 0) -> np.random.Gener
 
 
 def _float_places(value: Any) -> list[tuple[Any, str | int]]:  # noqa: ANN401 - a message, or a part of one
-    """Return the floating-point numbers of a message as pairs of an owner and an attribute or index."""
+    """Return the floats of a message as pairs of an owner and an attribute or index."""
     if isinstance(value, (array.array, np.ndarray)):
         is_float = value.typecode in "fd" if isinstance(value, array.array) else value.dtype.kind == "f"
         return [(value, index) for index in range(len(value))] if is_float else []
@@ -362,12 +362,12 @@ class FaultChannel:
         return taken
 
     def next_ns(self) -> int | None:
-        """Return when the next message is due if none arrives before, or None if none is in transit."""
+        """Return when the next message is due, or None if none is in transit."""
         waiting = [each.latest_ns for _, state in self._stages for each in state.waiting]
         return min([*waiting, *(due_ns for due_ns, _, _ in self._outbox[:1])], default=None)
 
     def counts(self) -> dict[str, int]:
-        """Return the number of messages received, published, pending, and hit by each kind of fault."""
+        """Return the number of messages received, published, pending, and hit by each fault."""
         pending = len(self._outbox) + sum(len(state.waiting) for _, state in self._stages)
         return {**self._counts, "pending": pending}
 
