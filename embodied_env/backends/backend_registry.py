@@ -138,6 +138,8 @@ def check_options(
             continue
         if others and option not in of_backends:
             function, names, remedy = f"{caller}()", sorted({*known, *others}), ""
+            if option == "record":  # gymnasium.make makes the environment alone
+                remedy = "; record with embodied_env.make(..., record=FOLDER), or with RecordTransitions"
         else:
             function, names, remedy = f"backend {name!r}", list(known), "; other backends accept it"
         expected = f"expected one of: {', '.join(names)}" if names else "it has no options"

@@ -166,6 +166,11 @@ def test_an_unexpected_keyword_argument_is_a_type_error(call):
 WRONG_CALLS = {  # call, error, what the message names
     "misspelt contract": (lambda: embodied_env.make("arm_reech"), ContractError, "did you mean 'arm_reach'"),
     "missing file": (lambda: embodied_env.make("my/robot.yaml"), ContractError, "my/robot.yaml.*expected a path"),
+    "record of the environment alone": (
+        lambda: gymnasium.make("embodied_env/ArmReach-v0", record="runs"),
+        UsageError,
+        r"keyword argument 'record' .*embodied_env\.make\(\.\.\., record=FOLDER\)",
+    ),
     "no contract": (embodied_env.make, UsageError, "missing contract .*replay"),
     "unknown backend": (lambda: make(backend="mujocco"), UsageError, "'mujocco' .expected one of: fake, mujoco"),
     "unknown option": (lambda: make(evaluator_inf=True), UsageError, "'evaluator_inf'.*mean 'evaluator_info'"),
