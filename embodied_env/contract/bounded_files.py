@@ -45,7 +45,7 @@ def read_text_file(path: str | Path, *, most_bytes: int = MOST_BYTES) -> str:
 
 
 def check_file(path: str | Path, *, most_bytes: int = MOST_BYTES) -> None:
-    """Raise OSError unless `path` is a regular file of at most `most_bytes`."""
+    """Raise OSError unless the unopened `path` is a regular file of at most `most_bytes`."""
     try:
         status = os.stat(path)  # noqa: PTH116 - `Path` would hide a NUL byte in some of its methods
     except ValueError as error:  # a NUL byte

@@ -40,7 +40,7 @@ class PlannedMove(NamedTuple):
 
 
 class _Bounds(NamedTuple):
-    """Maximum velocity, velocity change per period and displacement of a joint."""
+    """Maximum velocity, velocity change per period and displacement of a joint, in its unit."""
 
     fastest: float
     change: float

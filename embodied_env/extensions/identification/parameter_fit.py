@@ -42,7 +42,7 @@ class Estimates(NamedTuple):
 
 
 class ParameterFit:
-    """Fits the `active` parameters of rollouts, in units of their scales."""
+    """Fits the `active` parameters of rollouts, in units of their scales, and no others."""
 
     def __init__(
         self,
