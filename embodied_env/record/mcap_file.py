@@ -53,15 +53,13 @@ class McapRecords:
     """Iterates over kind, content and end of the complete records, also in chunks.
 
     It never reads or allocates more than the size of the file, or the largest chunk, whatever length is declared.
-
-    Attributes:
-        problem: after the iteration, why the file is not complete, or "".
-        is_cut: after the iteration, whether the file ends before its index does: its writer was stopped.
-        end: after the iteration, the offset after the last complete record.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self.problem, self.end, self.is_cut = path, "", 0, False
+        self._path = path
+        self.problem = ""  # after the iteration, why the file is not complete
+        self.is_cut = False  # after the iteration, whether the file ends before its index: its writer was stopped
+        self.end = 0  # offset after the last complete record
 
     def __iter__(self) -> Iterator[tuple[str, Any, MessageEnd]]:
         """Yield the records up to the first incomplete one."""

@@ -50,12 +50,7 @@ def check_log_libraries(compression: str = DEFAULT_COMPRESSION) -> None:
 
 
 class McapFile:
-    """Writes a file in chunks and locks it until it is closed, and refuses writes after a failed one.
-
-    Attributes:
-        problem: why further writes are refused, or "".
-        flushed: offset after the last byte passed to the operating system.
-    """
+    """Writes a file in chunks and locks it until it is closed, and refuses writes after a failed one."""
 
     def __init__(
         self,
@@ -72,8 +67,8 @@ class McapFile:
         `after_chunk` is called with the end of each chunk that was passed to the operating system.
         """
         self._records, self._builder = _library("mcap.records"), _library("mcap.data_stream").RecordBuilder
-        self.path, self.problem = path, ""
-        self.flushed = 0
+        self.path, self.problem = path, ""  # why further writes are refused
+        self.flushed = 0  # offset after the last byte passed to the operating system
         self._compress, self._is_hashed, self._after_chunk = _compressor(compression), is_hashed, after_chunk
         self._compression = "" if compression == "none" else compression
         self._checked = 0  # offset after the last byte that the last check found in the file

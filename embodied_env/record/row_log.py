@@ -29,7 +29,7 @@ from embodied_env.record.arrays import (
     from_bytes,
     is_reference,
 )
-from embodied_env.record.mcap_file import McapRecords, StoredRecord, read_chunk
+from embodied_env.record.mcap_file import McapRecords, read_chunk
 from embodied_env.record.mcap_writer import DEFAULT_COMPRESSION, McapFile, Piece
 from embodied_env.record.row_types import RESET, TRANSITION, ChainRecord
 
@@ -145,14 +145,6 @@ def parse_row(data: bytes) -> Any:  # noqa: ANN401 - JSON types
     return parse_json(data, max_bytes=LARGEST_ROW, max_depth=DEEPEST)
 
 
-def find_stored_array(stored: StoredRecord) -> slice | None:
-    """Return the place of the array's bytes in the data of a message, or None."""
-    try:
-        return find_array(stored.schema_name, stored.record.data)
-    except DamagedMessageError:
-        return None
-
-
 class LogContent(NamedTuple):
     """The result of reading a log to its end."""
 
@@ -238,8 +230,10 @@ class _Arrays:
         self._chunk = functools.lru_cache(_DECODED_CHUNKS)(functools.partial(read_chunk, path))
         self.places: dict[str, tuple[int | None, int, int]] = {}  # chunk, and in it offset and size, by hash
         for stored in McapRecords(path).messages():
-            if (found := find_stored_array(stored)) is not None:
-                data = stored.record.data
+            data, found = stored.record.data, None
+            with contextlib.suppress(DamagedMessageError):
+                found = find_array(stored.schema_name, data)
+            if found is not None:
                 place = (stored.place.chunk, stored.place.end - len(data) + found.start, found.stop - found.start)
                 self.places.setdefault(hashlib.sha256(memoryview(data)[found]).hexdigest(), place)
 

@@ -37,17 +37,12 @@ class Columns:
 
     Scalars and vectors form ``observation.state``, what the robot measures of itself, and
     ``observation.environment_state``, all else; images are RGB; other arrays, such as depth, are columns of their own.
-
-    Attributes:
-        features: dtype, shape and names of each column.
-        units: unit of each field of the contract by column, None without one.
     """
 
     def __init__(self, source: EpisodeReader, environment: Collection[str] | None = None) -> None:
-        """Assign each field to a column.
+        """Assign each field to a column, or raise UsageError for a key of `environment` without a vector.
 
-        `environment` has the keys of the environment state. With None they are chosen by the type of sensor. Raises
-        UsageError for a key that is not that of a vector.
+        `environment` has the keys of the environment state. With None they are chosen by the type of sensor.
         """
         contract, leaves = source.contract, source.observation
         vectors = {key: leaf for key, leaf in leaves.items() if len(leaf.shape) <= 1}
@@ -132,15 +127,11 @@ class ColumnStatistics:
     An element that is once not finite has none. Those of an image are per channel, of shape (channels, 1, 1), of pixels
     between 0 and 1; of each image, four numbers per channel are kept. All other values are kept, with `has_quantiles`
     as float32, so that quantiles are exact.
-
-    Attributes:
-        names: of the statistics, without ``count``.
-        shape: of each statistic.
     """
 
     def __init__(self, shape: tuple[int, ...], *, is_image: bool = False, has_quantiles: bool = False) -> None:
         self.count = 0
-        self.names = (*_MOMENTS, *_QUANTILES) if has_quantiles else _MOMENTS
+        self.names = (*_MOMENTS, *_QUANTILES) if has_quantiles else _MOMENTS  # of the statistics
         self.shape = (shape[2], 1, 1) if is_image else shape
         self._is_image = is_image
         self._kept = array("f" if has_quantiles else "d")
