@@ -9,9 +9,7 @@ import numpy as np
 
 from embodied_env.errors import UsageError
 
-MOST_SECONDS = 1e6
-"""Upper limit of time arguments: larger values overflow clocks and timers."""
-
+MOST_SECONDS = 1e6  # upper limit of time arguments: larger values overflow clocks and timers
 _NUMBERS = (int, float, np.integer, np.floating)
 
 

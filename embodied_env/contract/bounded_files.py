@@ -11,16 +11,11 @@ from typing import NoReturn
 from embodied_env.contract.value_checks import allow
 from embodied_env.errors import ContractError
 
-MOST_BYTES = 4 * 2**20
-"""Maximum size of a hand-written text: contract, team, URDF, task."""
-
-MOST_DATA_BYTES = 256 * 2**20
-"""Maximum size of a generated file: MuJoCo model, latency profile."""
-
-MOST_XML_BYTES = 2**23
-_MOST_ELEMENTS = 2**17
-_DEEPEST = 64
-"""Limits of one document in bytes, elements and levels of nesting."""
+MOST_BYTES = 4 * 2**20  # maximum size of a hand-written text: contract, team, URDF, task
+MOST_DATA_BYTES = 256 * 2**20  # maximum size of a generated file: MuJoCo model, latency profile
+MOST_XML_BYTES = 2**23  # of an XML document
+_MOST_ELEMENTS = 2**17  # of an XML document
+_DEEPEST = 64  # levels of nesting of XML
 
 
 def read_file(path: str | Path, *, most_bytes: int = MOST_BYTES) -> bytes:

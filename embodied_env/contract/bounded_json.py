@@ -10,12 +10,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-_MAX_DIGITS = 40
-"""A 128-bit seed has 39; an integer of 40 digits still converts to a finite float."""
-
-MOST_VALUES = 2**20
-"""Largest number of values in a text that is parsed, since each may take a hundred times its text in memory."""
-
+_MAX_DIGITS = 40  # a 128-bit seed has 39; an integer of 40 digits still converts to a finite float
+MOST_VALUES = 2**20  # in a text that is parsed: each may take a hundred times its text in memory
 _SHOWN = 80
 _STRINGS_AND_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}]', re.DOTALL)
 _HAS_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")

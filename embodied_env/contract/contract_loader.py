@@ -28,12 +28,8 @@ from embodied_env.errors import ContractError, did_you_mean
 from embodied_env.plugins.plugin_lookup import installed_plugins
 
 _log = logging.getLogger(__name__)
-ROBOTS = "robots"
-"""The folder of shipped robot files, in a folder of shipped contracts."""
-
-SAVED = {"name", "source", "text", "files", "trusted"}
-"""The keys of a saved contract."""
-
+ROBOTS = "robots"  # the folder of shipped robot files, in a folder of shipped contracts
+SAVED = {"name", "source", "text", "files", "trusted"}  # the keys of a saved contract
 _TASK_KEYS = ("type", "instruction")  # the others are parameters of the task
 
 _LONGEST_SHOWN = 400  # characters of an argument in a message

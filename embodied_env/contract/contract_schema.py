@@ -20,24 +20,12 @@ from embodied_env.errors import ContractError
 
 SCHEMA = "embodied_env/1"
 
-RESERVED = ("source", "text", "files", "trusted")
-"""Fields of a `Contract` that are not keys of its file."""
-
-PROVENANCE = ("robot", "override_robot_limits", "chosen", "confirmed", "unknown")
-"""Keys about the origin of a contract's values; not part of the fingerprint."""
-
-SHAPE = "safety.workspace"
-"""The key of `Contract.files` for the robot's shape as read from a MuJoCo model (`contract.forward_kinematics`)."""
-
-TIME_REMAINING = "time_remaining"
-APPLIED_ACTIONS = "applied_actions"
-"""Observation keys that belong to no sensor."""
-
-INSTRUCTION = "instruction"
-"""The reset option that sets the prompt of an episode."""
-
-EACH_ITS_OWN = "each_its_own"
-"""The task in the contract of a team's world, never loaded: each robot has its own contract, gate and task."""
+RESERVED = ("source", "text", "files", "trusted")  # fields of a `Contract` that are not keys of its file
+PROVENANCE = ("robot", "override_robot_limits", "chosen", "confirmed", "unknown")  # origin of values, in no fingerprint
+SHAPE = "safety.workspace"  # key of `Contract.files` for the robot's shape in a MuJoCo model
+TIME_REMAINING, APPLIED_ACTIONS = "time_remaining", "applied_actions"  # observation keys that belong to no sensor
+INSTRUCTION = "instruction"  # the reset option that sets the prompt of an episode
+EACH_ITS_OWN = "each_its_own"  # the task of a team's world, never loaded: each robot has its own contract
 
 
 @dataclass(frozen=True, kw_only=True)

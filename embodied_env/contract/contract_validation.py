@@ -32,14 +32,10 @@ from embodied_env.messages.commands import COMMAND_TYPES, TWIST_AXES
 from embodied_env.messages.message_types import JOINT_SENSOR, TRAJECTORY
 from embodied_env.plugins.plugin_table import BUILT_IN, built_in_classes
 
-MAX_TURN_RAD = 4 * math.pi
-"""Largest angle that does not look like degrees, two turns in each direction."""
-
+MAX_TURN_RAD = 4 * math.pi  # largest angle that does not look like degrees, two turns in each direction
 _MAX_TURN_RATE_RAD_S = 50.0  # fastest joint with position limits
 
-PLACEHOLDER_VELOCITY = 10.0
-"""rad/s or m/s: a limit of this or more, equal in all joints, was never measured."""
-
+PLACEHOLDER_VELOCITY = 10.0  # rad/s or m/s: a limit of this or more, equal in all joints, was never measured
 MAX_BRAKING_STEPS = 200  # the points of a trajectory after its actions
 _NO_ACCELERATION = 1000.0  # rad/s^2 or m/s^2
 

@@ -13,8 +13,7 @@ from typing import Any
 from embodied_env.contract.contract_schema import EACH_ITS_OWN, PROVENANCE, RESERVED, SCHEMA, ContractFields
 from embodied_env.contract.sensor_schema import INFINITIES
 
-SEMANTICS = 2
-"""Bumped by hand when the meaning of the same contract text changes."""
+SEMANTICS = 2  # bumped by hand when the meaning of the same contract text changes
 
 
 def to_plain(value: Any, *, with_defaults: bool = True) -> Any:  # noqa: ANN401 - any value of a contract

@@ -28,11 +28,8 @@ _Line = tuple[float, float, float, float]
 _Frame = Annotated[FloatArray, From(tuple[_Line, _Line, _Line, _Line], np.array)]
 _Travel = Annotated[float, From(float | None, lambda value: math.inf if value is None else value)]  # in JSON: null
 
-MOST_LEVERS = 20_000_000
-"""Maximum size of the motion bounds of one robot: 160 MB."""
-
-WORLD = -1
-"""The joint index of anything fixed to the world."""
+MOST_LEVERS = 20_000_000  # maximum size of the motion bounds of one robot: 160 MB
+WORLD = -1  # the joint index of anything fixed to the world
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -17,9 +17,7 @@ from embodied_env.contract.typed_values import From, check_value
 
 T = TypeVar("T")
 
-INVALID_MESSAGE = "invalid_message"
-"""Reason of BackendLostError after an invalid message."""
-
+INVALID_MESSAGE = "invalid_message"  # reason of BackendLostError after an invalid message
 MAX_BYTES = 262_144
 MAX_DEPTH = 8
 
@@ -93,5 +91,4 @@ def _to_json(value: object) -> Any:  # noqa: ANN401 - JSON types
     raise TypeError(f"{type(value).__name__} is not a value of JSON")
 
 
-RegularArray = Annotated[NDArray[np.float64], From(Any, _regular_array)]
-"""In JSON a number, or nested lists of numbers of one shape."""
+RegularArray = Annotated[NDArray[np.float64], From(Any, _regular_array)]  # in JSON a number or nested lists

@@ -50,12 +50,8 @@ def exactly_one(*keys: str) -> Such:
     )
 
 
-Positive: TypeAlias = Annotated[float, Interval(ge=1e-9, le=1e12)]
-"""Above zero, of a magnitude whose products neither underflow to 0 nor overflow."""
-
-Quantity: TypeAlias = Annotated[float, Interval(ge=-1e12, le=1e12)]
-"""Any finite number but those whose products overflow."""
-
+Positive: TypeAlias = Annotated[float, Interval(ge=1e-9, le=1e12)]  # whose products are neither 0 nor infinite
+Quantity: TypeAlias = Annotated[float, Interval(ge=-1e12, le=1e12)]  # whose products are not infinite
 NotNegative: TypeAlias = Annotated[float, Ge(0)]
 Share: TypeAlias = Annotated[float, Interval(gt=0, le=1)]
 Count: TypeAlias = Annotated[int, Ge(1)]

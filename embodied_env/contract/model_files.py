@@ -15,9 +15,7 @@ from embodied_env.contract.contract_schema import ContractFields
 
 C = TypeVar("C", bound=ContractFields)
 
-EMBEDDED = ("mujoco", "mujoco_ros")
-"""The backends whose profiles name a MuJoCo model."""
-
+EMBEDDED = ("mujoco", "mujoco_ros")  # the backends whose profiles name a MuJoCo model
 _FOLDERS = ("meshdir", "texturedir", "assetdir")
 
 

@@ -20,12 +20,8 @@ class QosSpec:
 
 QosPreset: TypeAlias = Literal["sensor_data", "default", "reliable", "latched"]
 
-Qos: TypeAlias = QosPreset | QosSpec | None
-"""QoS of a topic, or None for the default of sensors (`SENSOR_QOS`) or actuators (`COMMAND_QOS`)."""
-
-SENSOR_QOS = QosSpec(reliability="best_effort")
-"""Compatible with every publisher."""
-
+Qos: TypeAlias = QosPreset | QosSpec | None  # None: `SENSOR_QOS`, or for actuators `COMMAND_QOS`
+SENSOR_QOS = QosSpec(reliability="best_effort")  # compatible with every publisher
 COMMAND_QOS = QosSpec()
 PRESETS: Mapping[str, QosSpec] = {
     "sensor_data": QosSpec(depth=5, reliability="best_effort"),  # as in ROS 2

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from embodied_env.contract.contract_schema import ContractFields
     from embodied_env.contract.sensor_schema import SensorSpec
 
-PLACEHOLDER_AGE_S = 1000.0
-"""`max_age_s` that ``contract init`` writes for a topic of unknown rate: no reading ever gets so old."""
-
+PLACEHOLDER_AGE_S = 1000.0  # `max_age_s` of a drafted topic of unknown rate, which no reading reaches
 _MOTION = re.compile(r"/[^/]*(Odometry|Pose|Twist|Velocity)[^/]*$")
 
 

@@ -174,8 +174,7 @@ def _parents(node: Any, keys: tuple[str, ...]) -> Iterator[Document]:  # noqa: A
         yield from _parents(node.get(key), keys[1:])
 
 
-Loosened = tuple[str, Any, Any]
-"""The path of a limit, its value in the robot file and the contract's."""
+Loosened = tuple[str, Any, Any]  # the path of a limit, its value in the robot file and the contract's
 
 
 def loosened(robot: RobotFile, contract: ContractFields) -> list[Loosened]:

@@ -24,14 +24,9 @@ from embodied_env.contract.tightening_rules import (
 )
 from embodied_env.messages.images import ENCODINGS
 
-MAX_VALUES = 100_000_000
-"""Maximum number of values of one field, which an image of 7680 x 4320 x 3 does not reach."""
-
-INFINITIES: Mapping[str, float] = {".inf": np.inf, "-.inf": -np.inf}
-"""Infinite numbers by their text in YAML, which represents them in JSON."""
-
-AGES = "_age_s"
-"""Ends the observation key of the ages of a field's history."""
+MAX_VALUES = 100_000_000  # maximum number of values of one field, which an image of 7680 x 4320 x 3 does not reach
+INFINITIES: Mapping[str, float] = {".inf": np.inf, "-.inf": -np.inf}  # by their text in YAML and JSON
+AGES = "_age_s"  # ends the observation key of the ages of a field's history
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,7 @@ from embodied_env.contract.driver_units import same_lines
 
 T = TypeVar("T")
 
-IsAsTight = Callable[[Any, Any], bool]
-"""Whether a contract's value (second) is as tight as its robot file's (first)."""
+IsAsTight = Callable[[Any, Any], bool]  # whether a contract's value (second) is as tight as its robot file's (first)
 
 
 @dataclass(frozen=True)
@@ -94,9 +93,7 @@ Keeps: TypeAlias = Annotated[T, tighten(lambda robot, own: all(k in own and own[
 """Fixed items, besides which further ones are accepted."""
 
 NoneBut: TypeAlias = Annotated[T, tighten(lambda robot, own: all(item in robot for item in own))]
-OnceSet: TypeAlias = Annotated[T, tighten(lambda robot, own: robot in (None, own))]
-"""Fixed unless the robot file has null."""
-
+OnceSet: TypeAlias = Annotated[T, tighten(lambda robot, own: robot in (None, own))]  # fixed unless the robot has null
 Kept: TypeAlias = Annotated[T, tighten(_is_kept)]
 KeptGroup: TypeAlias = Annotated[T, Rule("tighten", _is_kept, is_group=True)]
 FixedGroup: TypeAlias = Annotated[T, Rule("fixed", lambda robot, own: (robot is None) == (own is None), is_group=True)]

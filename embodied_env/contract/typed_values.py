@@ -87,8 +87,7 @@ class Shared:
     name: str
 
 
-OPEN = Keywords(additionalProperties=True)
-"""Allows unknown keys."""
+OPEN = Keywords(additionalProperties=True)  # allows unknown keys
 
 
 class Misfit(NamedTuple):

@@ -29,9 +29,7 @@ from embodied_env.contract.forward_kinematics import (
 from embodied_env.contract.value_checks import allow, check_text, naming_file, one_of, require
 from embodied_env.errors import ContractError, UsageError
 
-MOST_JOINTS = MOST_LINKS = 1000
-"""Maximum size of one robot: beyond it, reading the tree and its shape takes minutes."""
-
+MOST_JOINTS = MOST_LINKS = 1000  # maximum size of one robot: beyond it, reading the tree and its shape takes minutes
 MOVABLE = ("revolute", "continuous", "prismatic")
 
 

@@ -14,12 +14,8 @@ from embodied_env.contract.value_checks import check_text
 from embodied_env.errors import ContractError, escaped
 
 MOST_CHARACTERS = 2**20
-MOST_NODES = 50_000
-"""Scalars, lists and mappings of a document, with each alias counted as the nodes it repeats."""
-
-DEEPEST = 50
-"""Levels of nesting."""
-
+MOST_NODES = 50_000  # scalars, lists and mappings of a document, with each alias counted as the nodes it repeats
+DEEPEST = 50  # levels of nesting
 _LONGEST_SHOWN = 80  # characters of a key in a message
 _INTEGERS = range(-(2**63), 2**64)
 

@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 Message = Any  # a generated type
 Shape = tuple[int | None, ...]
 Values = Mapping[str, NDArray[Any]]
-Read = Callable[[Message], NDArray[Any]]
-"""Returns a new array of a field's shape in the message, or raises InvalidReadingError."""
-
+Read = Callable[[Message], NDArray[Any]]  # returns a new array, or raises InvalidReadingError
 Extras = Mapping[str, Any]
 """Content of a message that its sensor does not declare, where a simulated world provides it.
 
@@ -28,9 +26,7 @@ limits of a LaserScan or Range (default: 0 and infinity); readers discard values
 Column = Literal["number", "series", "joints", "position", "vector", "rotation", "rays", "points", "image"]
 """Kind of a field for exporters and viewers, independent of its message type."""
 
-AXES: Mapping[str, str] = {"position": "xyz", "vector": "xyz", "rotation": "xyzw"}
-"""Names of the components of a column."""
-
+AXES: Mapping[str, str] = {"position": "xyz", "vector": "xyz", "rotation": "xyzw"}  # components by column
 _LARGE = 1e30  # fits into any floating-point type
 
 

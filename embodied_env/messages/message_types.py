@@ -9,10 +9,9 @@ from typing import Any
 
 from embodied_env.errors import ContractError, MissingDependencyError, install_command
 
+# Patterns of the field types of a message class that are lists.
 SEQUENCE = re.compile(r"sequence<(?P<of>.+?)(?:, (?P<most>\d+))?>$")
 ARRAY = re.compile(r"(?P<of>.+)\[(?P<size>\d+)\]$")
-"""Patterns of the field types of a message class that are lists."""
-
 _TYPE_NAME = re.compile(r"[A-Za-z]\w*/(msg|srv|action)/[A-Za-z]\w*", re.ASCII)
 
 JOINT_SENSOR, TRAJECTORY = "sensor_msgs/msg/JointState", "trajectory_msgs/msg/JointTrajectory"

@@ -29,9 +29,7 @@ from embodied_env.messages.declaration import (
 from embodied_env.messages.message_types import message_class
 from embodied_env.messages.scalars import Number, Series
 
-RANGE_TOLERANCE = 0.01
-"""Relative excess over the maximum of a sensor up to which a range counts as the maximum."""
-
+RANGE_TOLERANCE = 0.01  # relative excess over the maximum of a sensor up to which a range counts as the maximum
 _FLOAT32 = 7  # sensor_msgs/PointField.FLOAT32
 _BYTES_PER_POINT = 12
 _AXES = ("x", "y", "z")

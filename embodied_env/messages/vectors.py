@@ -25,9 +25,7 @@ from embodied_env.messages.declaration import (
 )
 from embodied_env.messages.scalars import NOT_FINITE
 
-NORM_TOLERANCE = 0.1
-"""Maximum deviation of a quaternion's norm from 1: above rounding of float32, below a real error."""
-
+NORM_TOLERANCE = 0.1  # maximum deviation of a quaternion's norm from 1: above rounding of float32, below a real error
 _IDENTITY = (0.0, 0.0, 0.0, 1.0)  # x, y, z, w: viewers reject a quaternion of NaN
 _ROUNDING = 1e-9  # relative asymmetry and negative eigenvalues that are attributed to rounding of an estimator
 

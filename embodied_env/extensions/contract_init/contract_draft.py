@@ -25,9 +25,7 @@ Document = dict[str, Any]
 
 VELOCITY = {"rad": 0.5, "m": 0.05}
 ACCELERATION = {"rad": 1.0, "m": 0.2}
-REACH = {"rad": 0.3, "m": 0.03}
-"""Conservative limits by unit, of which the last is the range in both directions from the measured position."""
-
+REACH = {"rad": 0.3, "m": 0.03}  # conservative limits by unit, and the range around the measured position
 AXES: Mapping[str, Document] = {
     "linear.x": {"velocity": 0.2, "acceleration": 0.4, "unit": "m"},
     "linear.y": {"velocity": 0.2, "acceleration": 0.4, "unit": "m"},

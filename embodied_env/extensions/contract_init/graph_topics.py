@@ -18,17 +18,11 @@ from embodied_env.messages.images import ENCODINGS
 from embodied_env.messages.message_types import JOINT_SENSOR, TRAJECTORY
 from embodied_env.messages.sensor_types import SENSOR_MESSAGES
 
-BOOL, ODOMETRY, IMAGE, COMPRESSED = (
-    "std_msgs/msg/Bool",
-    "nav_msgs/msg/Odometry",
-    "sensor_msgs/msg/Image",
-    "sensor_msgs/msg/CompressedImage",
-)
+BOOL, ODOMETRY = "std_msgs/msg/Bool", "nav_msgs/msg/Odometry"
+IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 CLOUD = "sensor_msgs/msg/PointCloud2"
 BY_JOINT = [name for name, message in COMMAND_MESSAGES.items() if not message.axes]
-TWISTS = [name for name, message in COMMAND_MESSAGES.items() if message.axes]
-"""Types of commands, the preferred ones first."""
-
+TWISTS = [name for name, message in COMMAND_MESSAGES.items() if message.axes]  # the preferred first
 FIELDS: Mapping[str, Mapping[str, MessageField]] = {
     name: {key: field for key, field in message.fields.items() if field.column in AXES}
     for name, message in SENSOR_MESSAGES.items()
@@ -36,9 +30,7 @@ FIELDS: Mapping[str, Mapping[str, MessageField]] = {
 }
 """Vectors and quaternions of sensors."""
 
-TIMEOUTS = ("cmd_vel_timeout", "reference_timeout", "command_timeout", "cmd_timeout")
-"""Parameters of a controller with the time after which it stops without a command."""
-
+TIMEOUTS = ("cmd_vel_timeout", "reference_timeout", "command_timeout", "cmd_timeout")  # without a command
 BASE_LIMITS: Mapping[str, tuple[str, ...]] = {
     "velocity": ("max_velocity",),
     "acceleration": ("max_acceleration", "max_acceleration_reverse"),
@@ -49,15 +41,12 @@ BASE_LIMITS: Mapping[str, tuple[str, ...]] = {
 NO_DATA = re.compile(r"^(diagnostic_msgs|lifecycle_msgs|rcl_interfaces|tf2_msgs|bond|visualization_msgs)/|/_action/")
 """Types and topics that no contract observes."""
 
-FEEDBACK = "/_action/feedback"
-"""End of the topic from which the type and the server of an action are read."""
-
+FEEDBACK = "/_action/feedback"  # end of the topic from which the type and the server of an action are read
 COMMAND = re.compile(r"cmd|command|desired|target|goal|setpoint|reference")
 _BASE = "a mobile base"
 
 _FARTHEST_M = 100.0  # of a point in a drafted cloud
-POINTS: Document = {"count": 1024, "pad": _FARTHEST_M, "method": "voxel", "voxel_m": 0.1}
-"""The points of a drafted cloud."""
+POINTS: Document = {"count": 1024, "pad": _FARTHEST_M, "method": "voxel", "voxel_m": 0.1}  # of a drafted cloud
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,9 +68,7 @@ _ENCODINGS = {
     "L8": "mono8",
     "L_INT8": "mono8",
 }
-LEAST_HZ, MOST_HZ = 1e-3, 1e6
-"""Rates of topics."""
-
+LEAST_HZ, MOST_HZ = 1e-3, 1e6  # rates of topics
 _ODOMETRY_HZ = 50.0
 _MOST_PARTS = 1000  # of one model
 _WIDTH, _HEIGHT, _RAYS, _FAR_M = 320, 240, 640, 10.0  # defaults of sdformat

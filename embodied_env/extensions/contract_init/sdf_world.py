@@ -16,9 +16,7 @@ from embodied_env.contract.value_checks import allow, check_magnitude, check_tex
 from embodied_env.errors import ContractError
 from embodied_env.extensions.contract_init.contract_draft import Joint
 
-STEP_S, REAL_TIME_FACTOR = 0.001, 1.0
-"""The defaults of SDF."""
-
+STEP_S, REAL_TIME_FACTOR = 0.001, 1.0  # the defaults of SDF
 _MOST_INCLUDES, _DEEPEST, _MOST_S = 200, 16, 20.0
 _UNLIMITED = 1e15  # SDF writes 1e16 for no limit
 _UNITS = {"revolute": "rad", "continuous": "rad", "prismatic": "m"}
