@@ -17,14 +17,13 @@ from embodied_env.errors import ContractError, MissingDependencyError
 from embodied_env.messages.any_message import steps_of
 from embodied_env.messages.message_types import ARRAY, SEQUENCE, message_class
 
-_PRECISIONS = {
+_PRECISIONS = {  # the dtype of each ROS type; a boolean is 0 or 1. uint64 is missing: a Box cannot sample it.
     "double": "float64",
     "float": "float32",
     "boolean": "int8",
     "octet": "uint8",
     **{name: name for name in ("int64", "int32", "uint32", "int16", "uint16", "int8", "uint8")},
 }
-"""The dtype of each ROS type; a boolean is 0 or 1. uint64 is missing: a Box cannot sample it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,22 +57,18 @@ Share: TypeAlias = Annotated[float, Interval(gt=0, le=1)]
 Count: TypeAlias = Annotated[int, Ge(1)]
 WholeNumber: TypeAlias = Annotated[int, Ge(0)]
 
-Name: TypeAlias = Annotated[
+Name: TypeAlias = Annotated[  # part of an observation key
     str, like(r"[a-z][a-z0-9_]*", "a name of lower-case letters, digits and _, starting with a letter")
 ]
-"""Part of an observation key."""
-
 Topic: TypeAlias = Annotated[
     str, like(r"(/|~/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*", "a ROS 2 name: joint_states or /joint_states")
 ]
-Text: TypeAlias = Annotated[
+Text: TypeAlias = Annotated[  # a name that the contract does not choose, such as that of a joint
     str,
     Such(
         expected="text without control characters, not empty", holds=lambda text: bool(text) and escaped(text) == text
     ),
 ]
-"""A name that the contract does not choose, such as that of a joint."""
-
 Range: TypeAlias = Annotated[
     tuple[Quantity, Quantity],
     Such(expected="[low, high] with low < high", holds=lambda pair: pair[1] - pair[0] >= 1e-9),

@@ -47,13 +47,12 @@ class RobotFile(FrozenFields):
 
 
 _MERGED = ("sensors", "actuators", "safety", "backends", "blocks")
-_FILES = (
+_FILES = (  # keys that name a file, relative to the folder of the file that they stand in
     ("safety", "urdf"),
     ("backends", "*", "model"),
     ("backends", "*", "emulator", "robot_description"),
     ("backends", "*", "identified", "file"),
 )
-"""Keys that name a file, relative to the folder of the file that they stand in."""
 
 
 def rules_of(cls: type) -> dict[str, IsAsTight]:

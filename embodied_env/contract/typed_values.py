@@ -32,7 +32,7 @@ _UNKNOWN = "unknown_key"  # type of an error
 _MOST_ERRORS = 20  # of a contract, reported at once
 _LONGEST_SHOWN = 200  # characters of a value or an expectation
 
-_CONSTRAINTS = {
+_CONSTRAINTS = {  # keyword of JSON Schema -> constraint of pydantic
     "minimum": "ge",
     "maximum": "le",
     "minLength": "min_length",
@@ -40,9 +40,7 @@ _CONSTRAINTS = {
     "minItems": "min_length",
     "maxItems": "max_length",
 }
-"""Keyword of JSON Schema -> constraint of pydantic."""
-
-_TERMS = {
+_TERMS = {  # parts of pydantic's messages, in terms of YAML and JSON
     "a valid dictionary": "a mapping",
     "a valid tuple": "a list",
     "a valid list": "a list",
@@ -51,9 +49,7 @@ _TERMS = {
     "a valid integer": "an integer",
     "a valid boolean": "true or false",
 }
-"""Parts of pydantic's messages, in terms of YAML and JSON."""
-
-_LIMITS = {
+_LIMITS = {  # the bounds of pydantic's errors, in words
     "ge": "at least",
     "gt": "above",
     "le": "at most",
@@ -61,7 +57,6 @@ _LIMITS = {
     "min_length": "at least",
     "max_length": "at most",
 }
-"""The bounds of pydantic's errors, in words."""
 
 
 class Keywords:

@@ -17,11 +17,10 @@ from embodied_env.messages.message_types import JOINT_SENSOR, TRAJECTORY, messag
 Setpoints = NDArray[np.float64]
 Command = Literal["position", "position_delta", "velocity", "twist"]
 
-TWIST_AXES: Mapping[str, Literal["rad", "m"]] = {
+TWIST_AXES: Mapping[str, Literal["rad", "m"]] = {  # the axes of a twist, each with the unit of a position along it
     **dict.fromkeys(("linear.x", "linear.y", "linear.z"), "m"),
     **dict.fromkeys(("angular.x", "angular.y", "angular.z"), "rad"),
 }
-"""The axes of a twist, each with the unit of a position along it."""
 
 
 class Target(NamedTuple):
@@ -182,7 +181,7 @@ JOINT_TRAJECTORY = TrajectoryCommand(
     content="`joint_names`, and one point: `positions`, `time_from_start` of one control period; or several points",
 )
 
-COMMAND_MESSAGES: Mapping[str, CommandMessage] = {
+COMMAND_MESSAGES: Mapping[str, CommandMessage] = {  # of topics; `contract init` prefers the earlier
     each.type: each
     for each in (
         _DataCommand(type="std_msgs/msg/Float64MultiArray", content="`data`, in the order of the joints"),
@@ -195,9 +194,7 @@ COMMAND_MESSAGES: Mapping[str, CommandMessage] = {
         _TwistCommand(type="geometry_msgs/msg/TwistStamped", axes=TWIST_AXES, header=True),
     )
 }
-"""Types of topics, of which `contract init` prefers the earlier where a robot takes several."""
-
-COMMAND_GOALS: Mapping[str, CommandGoal] = {
+COMMAND_GOALS: Mapping[str, CommandGoal] = {  # types of action servers
     each.type: each
     for each in (
         _GripperGoal(
@@ -210,6 +207,4 @@ COMMAND_GOALS: Mapping[str, CommandGoal] = {
         ),
     )
 }
-"""Types of action servers."""
-
 COMMAND_TYPES: Mapping[str, CommandType] = {**COMMAND_MESSAGES, **COMMAND_GOALS}

@@ -104,7 +104,7 @@ def _yuv422(order: str) -> Encoding:
     return Encoding(channels=3, to_rgb=partial(_from_422, order=order), divisor=(1, 2), row_bytes=2)
 
 
-ENCODINGS: Mapping[str, Encoding] = {
+ENCODINGS: Mapping[str, Encoding] = {  # encodings of sensor_msgs/Image; those of depth follow REP-118
     "rgb8": Encoding(channels=3),
     "bgr8": Encoding(channels=3),
     "rgba8": Encoding(channels=4),
@@ -123,7 +123,6 @@ ENCODINGS: Mapping[str, Encoding] = {
     "32FC1": Encoding(channels=1, dtype="float32", metres_per_unit=1.0),
     "16UC1": Encoding(channels=1, dtype="uint16", metres_per_unit=0.001),
 }
-"""Encodings of sensor_msgs/Image; those of depth follow REP-118."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pkgutil import resolve_name
 from typing import Any
 
-POLICY_FORMATS: Mapping[str, tuple[str, str]] = {
+POLICY_FORMATS: Mapping[str, tuple[str, str]] = {  # address -> ``module:attribute`` of its loader, its meaning
     "hold": ("embodied_env.policies.built_in:make_hold", "keeps the joint positions"),
     "random": ("embodied_env.policies.built_in:make_random", "draws from the action space"),
     "scripted": ("embodied_env.policies.built_in:make_scripted", "the baseline of the task"),
@@ -33,16 +33,12 @@ POLICY_FORMATS: Mapping[str, tuple[str, str]] = {
         "on a policy server of Isaac GR00T (extra `remote`)",
     ),
 }
-"""Address of a policy -> ``module:attribute`` of its loader, and its meaning in the reference."""
-
-ADDRESSES = (
+ADDRESSES = (  # the forms of an address of `load_policy`, for help and messages; other packages may add formats
     *(form for form in POLICY_FORMATS if ":" not in form),
     *("module:callable", "module:factory(literals)"),
     *(form for form in POLICY_FORMATS if ":" in form),
 )
-"""The forms of an address of `load_policy`, for help and messages; other packages may add formats."""
-
-BUILT_IN: Mapping[str, dict[str, str]] = {
+BUILT_IN: Mapping[str, dict[str, str]] = {  # kind -> name -> ``module:attribute``, of a robot ``package:FILE``
     "backends": {  # of a name with several pacings, the first is the default
         "fake.lockstep": "embodied_env.backends.fake_backend:FakeBackend",
         "fake.realtime": "embodied_env.backends.fake_backend:realtime_fake",
@@ -84,7 +80,6 @@ BUILT_IN: Mapping[str, dict[str, str]] = {
     "robots": {},  # those of this package are the files of `config/robots`
     "contract_blocks": {"runner": "embodied_env.extensions.runner.controller_switch:BLOCK"},
 }
-"""Kind -> name -> ``module:attribute``; of a robot file ``package:FILE.yaml``."""
 
 
 @functools.cache

@@ -40,7 +40,7 @@ CELL = WorkspaceSpec(
     keep_in={"cell": BoxSpec(low_m=(-0.7, -0.7, -0.05), high_m=(0.7, 0.7, 0.9))}, ignore_links=("base",)
 )
 
-HOSTILE = {
+HOSTILE = {  # kind -> the name of a file that is none, or none that is read
     "device": "/dev/zero",
     "link": "link",
     "fifo": "fifo",
@@ -50,8 +50,6 @@ HOSTILE = {
     "nul": "nul\0nul",
     "process": "/proc/self/mem",
 }
-"""Kind -> the name of a file that is none, or none that is read."""
-
 USES = {"audit_run": "audit", "replay_run": "replay", "export": "export"}
 """Readers of a run, with their extensions. A report reads a run like an export."""
 

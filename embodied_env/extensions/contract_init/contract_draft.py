@@ -26,13 +26,11 @@ Document = dict[str, Any]
 VELOCITY = {"rad": 0.5, "m": 0.05}
 ACCELERATION = {"rad": 1.0, "m": 0.2}
 REACH = {"rad": 0.3, "m": 0.03}  # conservative limits by unit, and the range around the measured position
-AXES: Mapping[str, Document] = {
+AXES: Mapping[str, Document] = {  # conservative limits of a mobile base
     "linear.x": {"velocity": 0.2, "acceleration": 0.4, "unit": "m"},
     "linear.y": {"velocity": 0.2, "acceleration": 0.4, "unit": "m"},
     "angular.z": {"velocity": 0.5, "acceleration": 1.0},
 }
-"""Conservative limits of a mobile base."""
-
 PERIOD_S, BASE_PERIOD_S = 0.05, 0.1
 MAX_AGE_S = 0.15
 TASK = "no_goal"

@@ -23,21 +23,17 @@ IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 CLOUD = "sensor_msgs/msg/PointCloud2"
 BY_JOINT = [name for name, message in COMMAND_MESSAGES.items() if not message.axes]
 TWISTS = [name for name, message in COMMAND_MESSAGES.items() if message.axes]  # the preferred first
-FIELDS: Mapping[str, Mapping[str, MessageField]] = {
+FIELDS: Mapping[str, Mapping[str, MessageField]] = {  # vectors and quaternions of sensors
     name: {key: field for key, field in message.fields.items() if field.column in AXES}
     for name, message in SENSOR_MESSAGES.items()
     if name not in COMMAND_MESSAGES
 }
-"""Vectors and quaternions of sensors."""
-
 TIMEOUTS = ("cmd_vel_timeout", "reference_timeout", "command_timeout", "cmd_timeout")  # without a command
-BASE_LIMITS: Mapping[str, tuple[str, ...]] = {
+BASE_LIMITS: Mapping[str, tuple[str, ...]] = {  # parameters of a controller, of which the smallest applies
     "velocity": ("max_velocity",),
     "acceleration": ("max_acceleration", "max_acceleration_reverse"),
     "deceleration": ("max_deceleration", "max_deceleration_reverse", "min_acceleration"),
 }
-"""Limits of an axis -> parameters of its controller, the smallest of which applies in both directions."""
-
 NO_DATA = re.compile(r"^(diagnostic_msgs|lifecycle_msgs|rcl_interfaces|tf2_msgs|bond|visualization_msgs)/|/_action/")
 """Types and topics that no contract observes."""
 

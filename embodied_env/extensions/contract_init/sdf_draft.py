@@ -50,7 +50,7 @@ from embodied_env.messages.message_types import JOINT_SENSOR, TRAJECTORY
 _SETTLE_S = 0.1
 _TOPIC_KEYS = ("ros_topic_name", "gz_topic_name", "ros_type_name", "gz_type_name", "direction")
 _SERVICE_KEYS = ("service_name", "ros_type_name", "gz_req_type_name", "gz_rep_type_name")
-_CONTROLLERS: Mapping[str, tuple[str, str, str]] = {
+_CONTROLLERS: Mapping[str, tuple[str, str, str]] = {  # topic end, message, interface ("": a parameter)
     "forward_command_controller/ForwardCommandController": ("commands", "std_msgs/msg/Float64MultiArray", ""),
     "position_controllers/JointGroupPositionController": ("commands", "std_msgs/msg/Float64MultiArray", "position"),
     "velocity_controllers/JointGroupVelocityController": ("commands", "std_msgs/msg/Float64MultiArray", "velocity"),
@@ -58,7 +58,6 @@ _CONTROLLERS: Mapping[str, tuple[str, str, str]] = {
     "diff_drive_controller/DiffDriveController": ("cmd_vel", "geometry_msgs/msg/TwistStamped", "base"),
     "joint_state_broadcaster/JointStateBroadcaster": ("", JOINT_SENSOR, "states"),
 }
-"""Topic end, message and command interface by type of a ros2_control controller ("" is set by a parameter)."""
 
 
 def add_world(draft: Draft, file: Path, model_name: str | None) -> None:

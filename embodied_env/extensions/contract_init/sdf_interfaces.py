@@ -16,7 +16,7 @@ from embodied_env.messages.message_types import JOINT_SENSOR, TRAJECTORY
 
 TWIST = "geometry_msgs/msg/Twist"
 
-BRIDGED: Mapping[str, str] = {
+BRIDGED: Mapping[str, str] = {  # type of Gazebo -> the type of ROS 2 that ros_gz_bridge offers
     "gz.msgs.Twist": TWIST,
     "gz.msgs.Double": "std_msgs/msg/Float64",
     "gz.msgs.JointTrajectory": TRAJECTORY,
@@ -29,9 +29,7 @@ BRIDGED: Mapping[str, str] = {
     "gz.msgs.Wrench": "geometry_msgs/msg/WrenchStamped",
     "gz.msgs.NavSat": "sensor_msgs/msg/NavSatFix",
 }
-"""Type of Gazebo -> the type of ROS 2 that ros_gz_bridge converts it to, of those that it offers."""
-
-SENSORS: Mapping[str, tuple[str, str, str]] = {
+SENSORS: Mapping[str, tuple[str, str, str]] = {  # type -> its system, the end of its default topic, its message
     "camera": ("sensors", "/image", "gz.msgs.Image"),
     "depth_camera": ("sensors", "/depth_image", "gz.msgs.Image"),
     "rgbd_camera": ("sensors", "", "gz.msgs.Image"),
@@ -41,9 +39,7 @@ SENSORS: Mapping[str, tuple[str, str, str]] = {
     "navsat": ("navsat", "/navsat", "gz.msgs.NavSat"),
     "gps": ("navsat", "/navsat", "gz.msgs.NavSat"),
 }
-"""Type of a sensor -> the system that it needs, the end of its default topic, and its message."""
-
-SYSTEMS: Mapping[str, str] = {
+SYSTEMS: Mapping[str, str] = {  # classes of the systems of a world by key
     "physics": "Physics",
     "usercommands": "UserCommands",
     "sensors": "Sensors",
@@ -53,8 +49,6 @@ SYSTEMS: Mapping[str, str] = {
     "scenebroadcaster": "SceneBroadcaster",
     "contact": "Contact",
 }
-"""Classes of the systems of a world by key."""
-
 _FILES = {"UserCommands": "user-commands", "ForceTorque": "forcetorque", "NavSat": "navsat"}
 _DRIVES = {"diffdrive": "DiffDrive", "mecanumdrive": "MecanumDrive", "ackermannsteering": "AckermannSteering"}
 _CONTROL = re.compile(r"(gz|ign)_ros2_control")
