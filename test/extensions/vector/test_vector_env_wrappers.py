@@ -46,83 +46,68 @@ class Row:
     name: str
     base: str
     cells: tuple[str, str, str]
-    wrap: Callable[[gymnasium.vector.VectorEnv], gymnasium.vector.VectorEnv]
+    arguments: tuple = ()
+    wrap: Callable[[gymnasium.vector.VectorEnv], gymnasium.vector.VectorEnv] | None = None  # by default the wrapper
     bare: str = ""  # its error if it does not support the environment
     needs: tuple[str, ...] = ()
     warns: str = ""
     warns_in: tuple[AutoresetMode, ...] = tuple(AutoresetMode)
 
-
-def lazily(name, *arguments):
-    return lambda env: getattr(wrappers, name)(env, *arguments)
+    def __call__(self, env):
+        return self.wrap(env) if self.wrap else getattr(wrappers, self.name)(env, *self.arguments)
 
 
 TABLE = [
-    Row("ArrayConversion", NEVER, NOWHERE, lazily("ArrayConversion", np, np), needs=("array_api_compat",)),
-    Row("ClipAction", AS_IT_IS, EVERYWHERE, wrappers.ClipAction),
-    Row("ClipReward", AS_IT_IS, EVERYWHERE, lambda env: wrappers.ClipReward(env, -0.1, 0.1)),
-    Row("DictInfoToList", AS_IT_IS, EVERYWHERE, wrappers.DictInfoToList),
+    Row("ArrayConversion", NEVER, NOWHERE, (np, np), needs=("array_api_compat",)),
+    Row("ClipAction", AS_IT_IS, EVERYWHERE),
+    Row("ClipReward", AS_IT_IS, EVERYWHERE, (-0.1, 0.1)),
+    Row("DictInfoToList", AS_IT_IS, EVERYWHERE),
     Row(
         "DtypeObservation",
         FLAT,
         OF_OBSERVATIONS,
-        lambda env: wrappers.DtypeObservation(env, np.float32),
+        (np.float32,),
         bare="requires a Box, Discrete, MultiDiscrete, or MultiBinary space",
         warns="precision lowered by casting to float32",
     ),
-    Row(
-        "FilterObservation", AS_IT_IS, OF_OBSERVATIONS, lambda env: wrappers.FilterObservation(env, ["joints_position"])
-    ),
-    Row("FlattenObservation", AS_IT_IS, OF_OBSERVATIONS, flat),
-    Row("GrayscaleObservation", NEVER, (BOX, NOT_SAME_STEP, BOX), wrappers.GrayscaleObservation),
-    Row(
-        "HumanRendering",
-        RENDERED,
-        EVERYWHERE,
-        wrappers.HumanRendering,
-        bare="Expected env.render_mode",
-        needs=("pygame", "cv2"),
-    ),
-    Row("JaxToNumpy", NEVER, NOWHERE, lazily("JaxToNumpy"), needs=("array_api_compat", "jax")),
-    Row("JaxToTorch", NEVER, NOWHERE, lazily("JaxToTorch"), needs=("array_api_compat", "jax", "torch")),
-    Row(
-        "NormalizeObservation",
-        FLAT,
-        (WORKS, NOT_SAME_STEP, NEXT_STEP_ALONE),
-        wrappers.NormalizeObservation,
-        bare="axis 0 is out of bounds",
-    ),
-    Row("NormalizeReward", AS_IT_IS, EVERYWHERE, wrappers.NormalizeReward),
-    Row("NumpyToTorch", NEVER, NOWHERE, lazily("NumpyToTorch"), needs=("array_api_compat", "torch")),
-    Row("RecordEpisodeStatistics", AS_IT_IS, EVERYWHERE, wrappers.RecordEpisodeStatistics),
+    Row("FilterObservation", AS_IT_IS, OF_OBSERVATIONS, (["joints_position"],)),
+    Row("FlattenObservation", AS_IT_IS, OF_OBSERVATIONS),
+    Row("GrayscaleObservation", NEVER, (BOX, NOT_SAME_STEP, BOX)),
+    Row("HumanRendering", RENDERED, EVERYWHERE, bare="Expected env.render_mode", needs=("pygame", "cv2")),
+    Row("JaxToNumpy", NEVER, NOWHERE, needs=("array_api_compat", "jax")),
+    Row("JaxToTorch", NEVER, NOWHERE, needs=("array_api_compat", "jax", "torch")),
+    Row("NormalizeObservation", FLAT, (WORKS, NOT_SAME_STEP, NEXT_STEP_ALONE), bare="axis 0 is out of bounds"),
+    Row("NormalizeReward", AS_IT_IS, EVERYWHERE),
+    Row("NumpyToTorch", NEVER, NOWHERE, needs=("array_api_compat", "torch")),
+    Row("RecordEpisodeStatistics", AS_IT_IS, EVERYWHERE),
     Row(
         "RecordVideo",
         RENDERED,
         EVERYWHERE,
-        lambda env: wrappers.RecordVideo(env, secrets.token_hex(4)),
+        wrap=lambda env: wrappers.RecordVideo(env, secrets.token_hex(4)),
         bare="Render mode is None",
         needs=("moviepy",),
         warns="Recorded episodes will not contain the last frame",
         warns_in=(AutoresetMode.SAME_STEP,),
     ),
-    Row("RescaleAction", AS_IT_IS, EVERYWHERE, lambda env: wrappers.RescaleAction(env, -2, 2)),
-    Row("RescaleObservation", FLAT, OF_OBSERVATIONS, rescaled, bare=BOX),
-    Row("ReshapeObservation", FLAT, OF_OBSERVATIONS, lambda env: wrappers.ReshapeObservation(env, (19, 1)), bare=BOX),
-    Row("ResizeObservation", NEVER, (BOX, NOT_SAME_STEP, BOX), lambda env: wrappers.ResizeObservation(env, (8, 8))),
-    Row("TransformAction", AS_IT_IS, EVERYWHERE, lambda env: wrappers.TransformAction(env, np.negative)),
-    Row("TransformObservation", AS_IT_IS, OF_OBSERVATIONS, lambda env: wrappers.TransformObservation(env, dict)),
-    Row("TransformReward", AS_IT_IS, EVERYWHERE, lambda env: wrappers.TransformReward(env, np.negative)),
+    Row("RescaleAction", AS_IT_IS, EVERYWHERE, (-2, 2)),
+    Row("RescaleObservation", FLAT, OF_OBSERVATIONS, wrap=rescaled, bare=BOX),
+    Row("ReshapeObservation", FLAT, OF_OBSERVATIONS, ((19, 1),), bare=BOX),
+    Row("ResizeObservation", NEVER, (BOX, NOT_SAME_STEP, BOX), ((8, 8),)),
+    Row("TransformAction", AS_IT_IS, EVERYWHERE, (np.negative,)),
+    Row("TransformObservation", AS_IT_IS, OF_OBSERVATIONS, (dict,)),
+    Row("TransformReward", AS_IT_IS, EVERYWHERE, (np.negative,)),
     Row(
         "VectorizeTransformAction",
         AS_IT_IS,
         EVERYWHERE,
-        lambda env: wrappers.VectorizeTransformAction(env, TransformAction, func=np.negative, action_space=None),
+        wrap=lambda env: wrappers.VectorizeTransformAction(env, TransformAction, func=np.negative, action_space=None),
     ),
     Row(
         "VectorizeTransformObservation",
         AS_IT_IS,
         OF_OBSERVATIONS,
-        lambda env: wrappers.VectorizeTransformObservation(
+        wrap=lambda env: wrappers.VectorizeTransformObservation(
             env, TransformObservation, func=dict, observation_space=None
         ),
     ),
@@ -130,7 +115,7 @@ TABLE = [
         "VectorizeTransformReward",
         AS_IT_IS,
         EVERYWHERE,
-        lambda env: wrappers.VectorizeTransformReward(env, TransformReward, func=np.negative),
+        wrap=lambda env: wrappers.VectorizeTransformReward(env, TransformReward, func=np.negative),
     ),
 ]
 CELLS = [
@@ -186,7 +171,7 @@ def make(monkeypatch, tmp_path):
 def wrap(env, row, *, warns=True):
     warns = warns and row.warns and env.metadata["autoreset_mode"] in row.warns_in
     with pytest.warns(UserWarning, match=row.warns) if warns else contextlib.nullcontext():
-        return row.wrap(flat(env) if row.base == FLAT else env)
+        return row(flat(env) if row.base == FLAT else env)
 
 
 def results_of(env, mode):
@@ -231,7 +216,7 @@ def test_a_cell_of_the_table_is_correct(make, row, mode, cell):
 @pytest.mark.parametrize("row", [row for row in TABLE if row.bare], ids=lambda row: row.name)
 def test_wrapping_the_bare_vector_raises_the_documented_error(make, row):
     with pytest.raises((TypeError, ValueError), match=re.escape(row.bare)):
-        row.wrap(make(AutoresetMode.NEXT_STEP)).reset(seed=0)
+        row(make(AutoresetMode.NEXT_STEP)).reset(seed=0)
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
