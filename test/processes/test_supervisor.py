@@ -4,11 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from waiting import wait_for
 
 from embodied_env.processes import supervisor as keeper
 
@@ -28,20 +28,13 @@ def keep(tmp_path):
         process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True)
         started.append(process)
         if ready:
-            until((tmp_path / "ready").exists)
+            wait_for((tmp_path / "ready").exists)
         return process
 
     yield start
     for process in started:
         process.kill()
         process.communicate()
-
-
-def until(holds):
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def is_alive(pid):
@@ -95,13 +88,13 @@ def test_program_ignoring_signals_is_killed(keep, tmp_path):
 def test_program_ends_when_the_parent_is_killed(keep, tmp_path):
     parent = keep(WITH_ANOTHER, before=(sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])"))
     parent.kill()
-    until(lambda: not any(is_alive(pid) for pid in pids(tmp_path)))
+    wait_for(lambda: not any(is_alive(pid) for pid in pids(tmp_path)))
 
 
 def test_program_ends_when_the_supervisor_is_killed(keep, tmp_path):
     process = keep("echo $$ > pids; mv pids ready; exec sleep 60")
     process.kill()
-    until(lambda: not is_alive(pids(tmp_path)[0]))
+    wait_for(lambda: not is_alive(pids(tmp_path)[0]))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
@@ -117,7 +110,7 @@ def test_programs_that_end_together_end_in_their_order(tmp_path, number):
         options = ["--starter", str(starter.pid), "--order", str(order), "--grace", str(PATIENCE_S)]
         command = [*KEEPER[:2], *options, "--", "bash", "-c", script.format(order)]
         keepers.append(subprocess.Popen(command, cwd=tmp_path))
-    until(lambda: all((tmp_path / f"ready{order}").exists() for order in range(3)))
+    wait_for(lambda: all((tmp_path / f"ready{order}").exists() for order in range(3)))
     for process in [starter] if number == signal.SIGKILL else keepers:
         process.send_signal(number)
     for process in keepers:
@@ -131,7 +124,7 @@ def test_the_wait_for_a_lower_order_is_bounded(keep, tmp_path):
     work = keep("touch ready; exec sleep 60")
     options = ["--wait", "0.3", "--order", "1", "--grace", "0.2"]
     process = subprocess.Popen([*KEEPER[:2], *options, "--", "bash", "-c", "touch service; sleep 60"], cwd=tmp_path)
-    until((tmp_path / "service").exists)
+    wait_for((tmp_path / "service").exists)
     process.send_signal(signal.SIGINT)
     process.wait(PATIENCE_S)
     assert work.poll() is None
@@ -142,7 +135,7 @@ def test_a_stop_at_once_waits_for_no_other(keep, tmp_path, signals):
     work = keep("touch ready; exec sleep 60")
     options = ["--order", "1", "--grace", "0.2"]
     process = subprocess.Popen([*KEEPER[:2], *options, "--", "bash", "-c", "touch service; sleep 60"], cwd=tmp_path)
-    until((tmp_path / "service").exists)
+    wait_for((tmp_path / "service").exists)
     for number in signals:
         process.send_signal(number)
     assert process.wait(PATIENCE_S) == 0  # of at least 30 s
@@ -197,7 +190,7 @@ def test_program_ends_when_a_starter_other_than_the_parent_is_killed(tmp_path):
     starter = subprocess.Popen(["sleep", "60"])
     command = [*KEEPER[:2], "--starter", str(starter.pid), *KEEPER[2:], "bash", "-c", WITH_ANOTHER]
     process = subprocess.Popen(command, cwd=tmp_path)
-    until((tmp_path / "ready").exists)
+    wait_for((tmp_path / "ready").exists)
     starter.kill()
     starter.wait()
     process.wait(PATIENCE_S)

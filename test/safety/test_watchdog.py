@@ -5,6 +5,7 @@ import pytest
 import scripted_tasks
 from arbiter_bench import ArbiterBench
 from scripted_tasks import PERIOD_NS, PERIOD_S
+from waiting import wait_for
 
 from embodied_env.contract.safety_schema import WatchdogSpec
 from embodied_env.core.code_types import Severity
@@ -162,13 +163,6 @@ def test_unreadable_safety_inputs_are_unknown(bench):
     assert len(bench.sent) == 1
 
 
-def wait_until(condition):
-    end = time.monotonic() + PATIENCE_S
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.002)
-    return condition()
-
-
 @pytest.fixture
 def live():
     """A running watchdog with a period of 4 ms."""
@@ -186,14 +180,14 @@ def watchdog_threads():
 def test_the_thread_brakes_for_a_safety_input(live):
     live.inputs = {"door": "active"}
     live.watchdog.feed()
-    assert wait_until(lambda: live.gate.latched is not None and live.gate.latched.code == "estop.active")
-    assert wait_until(lambda: live.sent)
+    wait_for(lambda: live.gate.latched is not None and live.gate.latched.code == "estop.active")
+    wait_for(lambda: live.sent)
 
 
 def test_thread_survives_a_refused_command(live):
     live.failures = 2
     live.watchdog.feed()
-    assert wait_until(lambda: len(live.sent) >= 2)
+    wait_for(lambda: len(live.sent) >= 2)
     assert live.failures == 0
 
 
@@ -217,5 +211,5 @@ def test_a_requested_close_is_retried_until_it_ends():
     time.sleep(0.02)
     assert len(answers) == 3
     thread.request_close()
-    assert wait_until(lambda: not watchdog_threads() - others)
+    wait_for(lambda: not watchdog_threads() - others)
     assert answers == []
