@@ -1,1 +1,1 @@
-"""ROS 2 layer, the only package besides `testing.fault_injection` that imports rclpy and message packages."""
+"""ROS 2 layer, which imports rclpy and messages (as does `testing.fault_injection`)."""

@@ -1,4 +1,4 @@
-"""Run a relay (`safety.relay.relay`) in a ROS 2 node with one thread, one loop and steady deadlines."""
+"""Run a relay (`safety.relay.relay`) in a ROS 2 node with one thread and one loop."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ class RelayNode:
         return self._core.clear_estop()
 
     def _check_inputs(self) -> None:
-        """Pass the state of the safety inputs to the relay, where a latched input without a publisher is unknown."""
+        """Pass on the safety inputs, where a latched one without a publisher is unknown."""
         self._estops.forget_unpublished(lambda topic: self.node.count_publishers(self.node.resolve_topic_name(topic)))
         topics = {COMMAND_TOPIC: self._contention(), SENSOR_TOPICS: self._publishers.state()}
         inputs = {**self._estops.described(), **topics}
@@ -245,7 +245,7 @@ class RelayNode:
         self._core.inputs(inputs)
 
     def _contention(self) -> InputState:
-        """Return ok while the command topic has at most one publisher, since several would share one sequence."""
+        """Return ok if the command topic has at most one publisher, as several would share numbers."""
         topic = self._commands.topic_name
         if self.node.count_publishers(topic) < 2:
             return INPUT_OK
@@ -253,7 +253,7 @@ class RelayNode:
         return InputState(InputStatus.CONTENTION, f"{len(names)} publishers on {topic}: {', '.join(names)}")
 
     def _guarded(self, act: Callable[..., None]) -> Callable[..., None]:
-        """Return `act` with a STOP latched on any error, since the process must not end while the robot moves."""
+        """Return `act` with a STOP on any error, as the process must not end while in motion."""
 
         def guarded(*arguments: Any) -> None:  # noqa: ANN401 - those of the callback
             try:
@@ -303,7 +303,7 @@ class RelayNode:
         return deadline_ns + period_ns * ((now_ns - deadline_ns) // period_ns + 1)
 
     def _brake_to_rest(self, deadline_ns: int) -> None:
-        """Continue to tick until the robot is at rest, at most `END_GRACE_S` longer than braking can take."""
+        """Tick until the robot is at rest, at most `END_GRACE_S` longer than braking can take."""
         self._guarded(self._core.end)()
         last_ns = self._clock.now_ns() + round((stopping_time_s(self._contract) + END_GRACE_S) * NS_PER_S)
         while not self._core.at_rest and self._clock.now_ns() < last_ns:

@@ -33,10 +33,10 @@ _TOLERANCE = 1e-6  # absolute and relative; a conversion to float32 loses less
 
 
 class ActuatorPublishers:
-    """Publishes to the actuators' own topics, and sends the goals of grippers to their action servers."""
+    """Publishes to the actuators' own topics, and sends grippers' goals to action servers."""
 
     def __init__(self, contract: Contract, node: Node, clock: Clock, *, unstamped: Collection[str] = ()) -> None:
-        """Create a publisher or client for each actuator of `contract`, with stamp 0 for types in `unstamped`."""
+        """Create a publisher or client per actuator, with stamp 0 for types in `unstamped`."""
         self._grippers = make_gripper_clients(contract, node, clock)
         self._clock = clock
         self._unstamped = unstamped
@@ -49,7 +49,7 @@ class ActuatorPublishers:
         ]
 
     def send(self, command: ApprovedCommand) -> SentCommand:
-        """Publish one message per actuator, stamped with the system time, and send the goals that have changed."""
+        """Publish one message per actuator, stamped with system time, and send changed goals."""
         check_approved(command)
         steady_ns, now_ns = self._clock.now_ns(), self._clock.system_ns()  # together: points are timed by the stamp
         parts = self._layout.split(command.values)
@@ -67,13 +67,13 @@ class ActuatorPublishers:
         return SentCommand(seq=command.seq, values=command.values, annotations=annotations)
 
     def _points_ahead(self, trajectory: Trajectory, part: slice, now_ns: int) -> list[tuple[int, FloatArray]]:
-        """Return the points of these joints that are not due yet, each with the time until then, ns."""
+        """Return the points of these joints that are not due yet, each with the time left, ns."""
         first_ns, period_ns = trajectory.first_ns - now_ns, round(self._period_s * NS_PER_S)
         points = [(first_ns + k * period_ns, point.positions[part]) for k, point in enumerate(trajectory.points)]
         return [each for each in points if each[0] > 0] or points[-1:]
 
     def begin(self, positions: FloatArray) -> None:
-        """Start an episode of the grippers at measured positions, in contract order, NaN where unknown."""
+        """Start an episode of the grippers at measured positions in contract order, NaN if unknown."""
         for gripper in self._grippers.values():
             gripper.begin(positions)
 
@@ -86,7 +86,7 @@ class ActuatorPublishers:
         return {name: gripper.account() for name, gripper in self._grippers.items()}
 
     def flush(self) -> None:
-        """Wait briefly for all acknowledgements, since destroying a publisher or client drops the other commands."""
+        """Wait briefly for all acknowledgements, as destroying a publisher drops unsent commands."""
         end_ns = self._clock.now_ns() + _DELIVERY_NS
         with contextlib.suppress(RuntimeError):  # the context was shut down elsewhere
             while not self._is_delivered() and (now_ns := self._clock.now_ns()) < end_ns:
@@ -142,7 +142,7 @@ class ControllerState:
         return evidence
 
     def _reference(self, message: Message) -> FloatArray | None:
-        """Return the command in force, shape (n_joints,), or None if the message does not report it for all joints."""
+        """Return the command in force, shape (n_joints,), or None unless reported for all joints."""
         spec, joints = self._spec, self._layout.joints
         try:
             if spec.path is None:

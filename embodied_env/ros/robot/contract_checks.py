@@ -1,4 +1,4 @@
-"""Checks of a robot's contract, profile and positions without ROS, which fail for anything unknown or missing."""
+"""Checks of a robot's contract, profile and positions without ROS, which fail for unknowns."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _ENCLAVE_FILES = (
 def contract_checks(
     contract: Contract, profile: RealProfile, *, environment: Mapping[str, str] | None = None
 ) -> tuple[Check, ...]:
-    """Check the contract and its profile ``real`` in `environment`, by default that of this process."""
+    """Check the contract and its profile ``real`` in `environment`, by default the process's."""
     return (
         _check_limits(contract),
         *_check_turns(contract),
@@ -55,7 +55,7 @@ def contract_checks(
 
 
 def chosen_check(contract: Contract, *, is_confirmed: bool, moves_robot: bool) -> Check:
-    """Check that no chosen value is in force, unless the contract or an option confirms it, and that none is unknown.
+    """Check that every chosen value is confirmed, and that none is unknown.
 
     Nothing but the contract itself answers what is unknown, if the commands reach a robot.
     """
@@ -99,7 +99,7 @@ def security_check(profile: RealProfile, environment: Mapping[str, str]) -> Chec
 
 
 def measured_positions(contract: Contract, values: Mapping[str, Mapping[str, Any]]) -> FloatArray:
-    """Return the positions of all joints in contract order, shape (n_joints,), NaN where unknown.
+    """Return all joint positions in contract order, shape (n_joints,), NaN where unknown.
 
     `values` maps a sensor to the values of its sample by field.
     """
@@ -190,7 +190,7 @@ def _check_mode(contract: Contract) -> Check:
 
 
 def _check_downstream_timeout(contract: Contract, profile: RealProfile) -> Check:
-    """Check for a controller timeout, without which the last velocity or effort would keep the robot moving."""
+    """Check for a controller timeout, as the last velocity or effort must not act forever."""
     name = "controller timeout"
     needing = [key for key, actuator in contract.actuators.items() if actuator.command in _NEED_A_TIMEOUT]
     if (timeout_s := profile.downstream_timeout_s) is not None:

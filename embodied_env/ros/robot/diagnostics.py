@@ -46,10 +46,10 @@ _TIMES = ("obs_to_command_s", "period_s", "overrun_s")
 
 
 class Diagnostics:
-    """Observer that publishes the statuses of the steps, and never affects a step when that fails."""
+    """Observer that publishes the status of each step, and never affects a step by failing."""
 
     def __init__(self, contract: Contract, clock: Clock) -> None:
-        """Start before the first step, on the steady clock `clock`, without publishing before `connect`."""
+        """Start before the first step on the steady `clock`, without publishing until `connect`."""
         self._hardware_id = f"{contract.name} {contract.fingerprint[:12]}"
         self._lock = threading.Lock()
         self._node: Node | None = None
@@ -106,7 +106,7 @@ class Diagnostics:
     # ------------------------------------------------------------------------------ the statuses, under the lock
 
     def add(self, transition: Transition) -> bool:
-        """Add a step and return whether a level is higher than the last published or no longer stale."""
+        """Add a step and return whether to publish, as a level rose or is no longer stale."""
         window, info = self._window, transition.info
         window.steps += 1
         latency = info["latency"]
@@ -211,7 +211,7 @@ def read_thresholds(node: Node) -> dict[str, float]:
 
 
 def periodicity(periods_s: Sequence[float], wanted_hz: float, thresholds: Mapping[str, float]) -> Status:
-    """Return the status of a rate by its mean error and its deviation, with the thresholds in Hz."""
+    """Return the status of a rate by its mean error and deviation, with thresholds in Hz."""
     values: dict[str, object] = {"samples": len(periods_s), "wanted_hz": wanted_hz, **thresholds}
     level, deviations = DiagnosticLevel.OK, {}
     if periods_s:

@@ -1,4 +1,4 @@
-"""Safety inputs of the robot on topics, such as e-stop buttons, which are never ok without messages."""
+"""Safety inputs of the robot on topics, such as e-stop buttons, never ok without messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _UNSAFE: Mapping[str, InputStatus] = {"estop": InputStatus.ACTIVE, "robot_mode":
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """The message that the robot emulator publishes where the package of the robot's own type is not installed."""
+    """Message that the emulator publishes if the package of the input's type is not installed."""
 
     type: str  # message type that is installed everywhere, such as `std_msgs/msg/UInt8`
     path: str = "data"  # field to compare with `safe`
@@ -39,7 +39,7 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True)
 class SafetyInputSpec:
-    """Safety input of a profile, which is ok while `path` holds a `safe` value younger than `timeout_s`."""
+    """Safety input that is ok while `path` holds a `safe` value younger than `timeout_s`."""
 
     topic: Topic  # topic of the input
     type: str = "std_msgs/msg/Bool"  # message type
@@ -55,7 +55,7 @@ class SafetyInputSpec:
 def estop_specs(
     estop: Mapping[str, Mapping[str, Any]] | None, path: str, *, ignored: Collection[str] = ()
 ) -> dict[str, SafetyInputSpec]:
-    """Parse and check the safety inputs ``estop`` of a profile, at `path`, with variants in use and without `ignored`.
+    """Parse and check the safety inputs ``estop``, with variants in use, without `ignored`.
 
     Raises ContractError, or MissingDependencyError for an input that cannot be read.
     """
@@ -70,7 +70,7 @@ def estop_specs(
 
 
 def spec_in_use(spec: SafetyInputSpec) -> SafetyInputSpec:
-    """Return `spec`, with the type and path of its variant if the package of its own type is not installed."""
+    """Return `spec`, read as its variant if the package of its own type is not installed."""
     if spec.variant is None or is_installed(spec.type):
         return spec
     return replace(spec, type=spec.variant.type, path=spec.variant.path)
@@ -116,7 +116,7 @@ def check_message_type(path: str, type_name: str) -> None:
 
 
 def check_field_path(path: str, type_name: str, field_path: str) -> Any:  # noqa: ANN401 - part of a message
-    """Return the default value of a field or None for an element of a sequence, or raise ContractError at `path`."""
+    """Return a field's default, None for a sequence element, or raise ContractError at `path`."""
     try:
         return follow(message_class(type_name)(), field_path)
     except AttributeError as error:
@@ -126,7 +126,7 @@ def check_field_path(path: str, type_name: str, field_path: str) -> Any:  # noqa
 
 
 class EstopInputs:
-    """State of each safety input, from messages that the caller passes in, on the steady clock of their arrival."""
+    """State of each safety input, from messages passed in with their steady arrival times."""
 
     def __init__(self, specs: Mapping[str, SafetyInputSpec], clock: Clock) -> None:
         self.specs = specs
@@ -134,7 +134,7 @@ class EstopInputs:
         self._received: dict[str, tuple[bool, int]] = {}  # whether it was safe, and when it arrived
 
     def put(self, name: str, message: Message) -> None:
-        """Store a message of the input `name` that has just arrived, where an unreadable message is not safe."""
+        """Store a new message of the input `name`, where an unreadable message is not safe."""
         spec = self.specs[name]
         try:
             is_safe = is_one_of(follow(message, spec.path), spec.safe)
@@ -143,7 +143,7 @@ class EstopInputs:
         self._received[name] = (is_safe, self._clock.now_ns())
 
     def forget_unpublished(self, count_publishers: Callable[[str], int]) -> None:
-        """Drop the last value of each latched input that has lost its publisher, since a change would go unreported."""
+        """Drop the value of each latched input that lost its publisher, as changes go unreported."""
         now_ns = self._clock.now_ns()
         for name, spec in self.specs.items():
             _, arrived_ns = self._received.get(name, (False, now_ns))

@@ -42,7 +42,7 @@ Problem = tuple[str, str, str]
 def graph_checks(
     contract: Contract, profile: RealProfile, node: Node, publishers: SensorPublishers | None = None
 ) -> tuple[Check, ...]:
-    """Return one check for each topic of the contract, for the reset service, and for each safety input.
+    """Return a check for each topic of the contract, each safety input and the reset service.
 
     `publishers` has received the messages of the sensors; without it no topic can be shared.
     """
@@ -136,7 +136,7 @@ def topic_check(name: str, topic: str, node: Node, problems: list[Problem]) -> C
 def publisher_problems(
     key: str, topic: str, type_name: str, node: Node, *, at_most: int | None = None
 ) -> list[Problem]:
-    """Return the problems with the publishers of a topic that we subscribe to with the QoS of `key`."""
+    """Return the problems with the publishers of a topic that we read with the QoS of `key`."""
     found = node.get_publishers_info_by_topic(topic)
     if not found:
         remedy = f"start the publisher, or correct the topic; {surroundings(node, type_name, node.count_publishers)}"
@@ -150,7 +150,7 @@ def publisher_problems(
 
 
 def reader_problems(key: str, topic: str, type_name: str, node: Node) -> list[Problem]:
-    """Return the problems with the subscriptions of a topic that we publish with the QoS of `key`."""
+    """Return the problems with the subscriptions of a topic that we publish as `key`."""
     ours = node.get_fully_qualified_name()
     found = [info for info in node.get_subscriptions_info_by_topic(topic) if node_name(info) != ours]
     if not found:
@@ -162,7 +162,7 @@ def reader_problems(key: str, topic: str, type_name: str, node: Node) -> list[Pr
 def _mismatches(
     endpoints: Iterable[Any], kind: Literal["publisher", "subscriber"], key: str, type_name: str, our_qos: QoSProfile
 ) -> list[Problem]:
-    """Return the endpoints whose type differs from the contract, or whose QoS is incompatible with ours."""
+    """Return the endpoints with another type than the contract's or with an incompatible QoS."""
     problems: list[Problem] = []
     for info in endpoints:
         offered, requested = (info.qos_profile, our_qos) if kind == "publisher" else (our_qos, info.qos_profile)
@@ -185,7 +185,7 @@ def _qos_remedy(kind: Literal["publisher", "subscriber"], key: str, theirs: QoSP
 
 
 def latched_remedy(name: str, sensor: SensorSpec, node: Node) -> str:
-    """Return the remedy for a silent sensor whose publishers are latched and may publish only once, or else ""."""
+    """Return the remedy for a silent sensor with latched publishers, or "" for others."""
     found = node.get_publishers_info_by_topic(sensor.topic)
     if is_latched(sensor.qos) or not found or not all(_is_latched(info.qos_profile) for info in found):
         return ""
@@ -197,7 +197,7 @@ def _is_latched(qos: QoSProfile) -> bool:
 
 
 def _owner_problems(topic: str, node: Node, *, has_relay: bool) -> list[Problem]:
-    """Return the problems with the publishers of a topic that only we, or with a relay only the relay, may publish."""
+    """Return the problems with publishers of a topic that only we, or only the relay, may use."""
     foreign, owners = _foreign_publishers(node, topic, has_relay=has_relay)
     problems: list[Problem] = []
     if foreign:
@@ -211,7 +211,7 @@ def _owner_problems(topic: str, node: Node, *, has_relay: bool) -> list[Problem]
 
 
 def incompatible_policies(*, offered: QoSProfile, requested: QoSProfile) -> tuple[str, ...]:
-    """Return the policies in which a publisher's `offered` QoS does not satisfy a subscription's `requested` QoS."""
+    """Return the policies in which the `offered` QoS does not satisfy the `requested` QoS."""
     verdict, reason = qos_check_compatible(_with_infinite_defaults(offered), _with_infinite_defaults(requested))
     if verdict != QoSCompatibility.ERROR:
         return ()
@@ -290,13 +290,13 @@ def _relay_name(node: Node) -> str:
 
 
 def _own_qos(own: Iterable[Any], node: Node, topic: str) -> QoSProfile:
-    """Return the QoS of our own publisher or subscription on `topic`, or that of `RosNode` without one."""
+    """Return the QoS of our own endpoint on `topic`, or that of `RosNode` without one."""
     resolved = node.resolve_topic_name(topic)
     return next((endpoint.qos_profile for endpoint in own if endpoint.topic_name == resolved), RELIABLE)
 
 
 def surroundings(node: Node, type_name: str = "", is_used: Callable[[str], int] | None = None) -> str:
-    """Describe our namespace and ROS environment, which the other node may not share, and topics of the same type."""
+    """Describe our namespace and ROS environment, and the topics of the same type."""
     reach = os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE") or "unset (SUBNET)"
     text = (
         f"it must use namespace {node.get_namespace()}, ROS_DOMAIN_ID={node.context.get_domain_id()}, "

@@ -35,7 +35,7 @@ _DONE = ("idle", "reached", "stalled")
 
 @dataclass(kw_only=True)
 class _Goal:
-    """Last goal, with `state` "idle" for none since the reset and "unsent" while it waits for the server to appear."""
+    """Last goal, "idle" until the first since the reset, "unsent" until a server appears."""
 
     position: float  # SI unit
     state: str
@@ -45,7 +45,7 @@ class GripperClient:
     """Thread-safe client that sends the goals of one gripper."""
 
     def __init__(self, actuator: ActuatorSpec, gripper: GripperSpec, node: Node, clock: Clock, *, place: int) -> None:
-        """Create the clients of the action `actuator.topic` for the joint at `place` in contract order."""
+        """Create the action clients of the joint at `place` in contract order."""
         self._clock, self._gripper, self._place, self._lock = clock, gripper, place, threading.RLock()
         self._actuator, self._joint = actuator, next(iter(actuator.joints))
         self._type = message_class(actuator.type)
@@ -59,14 +59,14 @@ class GripperClient:
         self._goal = _Goal(position=math.nan, state="idle")
 
     def begin(self, positions: FloatArray) -> None:
-        """Start an episode at measured positions, NaN where unknown, with a pending goal as the last one."""
+        """Start an episode at measured positions, NaN if unknown, with a pending goal as the last."""
         with self._lock:
             self._absent_ns, self._count, self._waiting_ns = None, 0, self._clock.now_ns()
             if self._goal.state not in _PENDING:
                 self._goal = _Goal(position=positions[self._place].item(), state="idle")
 
     def send(self, values: FloatArray) -> None:
-        """Send the goal in a command if it differs from the last one, or if that could not be sent before."""
+        """Send the goal of a command if it differs from the last, or the last could not be sent."""
         position = values[self._place].item()
         with self._lock:
             if not abs(position - self._goal.position) <= self._step:

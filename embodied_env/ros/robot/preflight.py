@@ -60,7 +60,7 @@ def preflight(  # noqa: PLR0913 - its conditions
     publishers: SensorPublishers | None = None,
     check_liveness: LivenessCheck = lambda: None,
 ) -> tuple[Check, ...]:
-    """Return all checks except those of readings, once the graph has passed for `settle_s`, or when time is over.
+    """Return all checks except those of readings, once all pass for `settle_s` or time is up.
 
     A publisher that was killed stays in the graph until its lease expires, so a failed check may still pass. If nothing
     else fails, that is awaited until the deadline. Otherwise a failed check is final after `connect_timeout_s`.
@@ -103,7 +103,7 @@ def _are_killed(checks: Iterable[Check], publishers: SensorPublishers | None) ->
 def survey(
     contract: Contract, profile: RealProfile, *, namespace: str, timeout_s: float, settle_s: float = SETTLE_S
 ) -> tuple[Check, ...]:
-    """Check the robot in an absolute `namespace` without any publisher, so that a moving robot is not disturbed.
+    """Check the robot in an absolute `namespace`, without any publisher that could disturb it.
 
     The graph must pass for `settle_s` within `timeout_s`, which also limits the wait for the first readings.
     """
@@ -179,7 +179,7 @@ def survey(
 
 
 def joint_checks(contract: Contract, ros: RosNode) -> Iterator[Check]:
-    """Yield a check of each actuator with joints on a topic, from a node that serves no other thread."""
+    """Yield a check of each actuator with joints on a topic, by a node with no other thread."""
     for name, actuator in contract.actuators.items():
         if actuator.command == "twist" or actuator.is_action:
             continue
@@ -210,7 +210,7 @@ def joint_checks(contract: Contract, ros: RosNode) -> Iterator[Check]:
 
 
 def _subscribers(ros: RosNode, topic: str) -> list[str]:
-    """Return the nodes that subscribe to a topic, once it has subscriptions and all their nodes have names."""
+    """Return the nodes that subscribe to a topic, once there are any and all have names."""
 
     def found() -> list[str]:
         return [node_name(info) for info in ros.node.get_subscriptions_info_by_topic(topic)]
@@ -224,7 +224,7 @@ def _subscribers(ros: RosNode, topic: str) -> list[str]:
 
 
 def _is_only(ros: RosNode, subscribers: list[str], kind: str) -> bool:
-    """Return whether the only subscriber of a command topic subscribes to no other topic of this type."""
+    """Return whether the only subscriber of a command topic reads no other topic of this type."""
     topics = [name for name, kinds in ros.node.get_topic_names_and_types() if kind in kinds]
     found = [node_name(info) for name in topics for info in ros.node.get_subscriptions_info_by_topic(name)]
     return len(subscribers) == 1 == found.count(subscribers[0])
@@ -233,7 +233,7 @@ def _is_only(ros: RosNode, subscribers: list[str], kind: str) -> bool:
 def _motion_checks(
     motion: OdometryCheck | None, moved: Iterable[ReceivedMessage], readers: Mapping[str, SensorReader]
 ) -> Iterator[Check]:
-    """Compare the odometry of a base with itself and with the commands of another node, if the base moved."""
+    """Compare a base's odometry with itself and with another node's commands, if it moved."""
     if motion is None:
         return
     title, problem = f"motion.{motion.sensor}", ""

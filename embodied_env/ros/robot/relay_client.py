@@ -109,7 +109,7 @@ class RelayClient:
             self._state, self._state_problem = None, str(error)
 
     def estop(self) -> InputState:
-        """Return the relay as a safety input, under the listener's lock, where active is an ESTOP latched there."""
+        """Return the relay as a safety input, active for an ESTOP, under the listener's lock."""
         if self._state is not None and self._state.state != "estop":
             return INPUT_OK
         status, detail = InputStatus.UNKNOWN, self._state_problem
@@ -122,7 +122,7 @@ class RelayClient:
     # ----------------------------------------------------------------------------------------------- arming
 
     def arm(self, deadline_ns: int, measure: Callable[[], FloatArray] | None = None) -> None:
-        """Start an epoch of the relay and verify the connection in both directions without motion of the robot.
+        """Start an epoch of the relay and verify the connection both ways without motion.
 
         `measure` returns the joint positions, shape (n_joints,), in contract order, NaN where unknown, at which the
         relay must start; None: its start is not checked. Raises BackendNotReadyError when the relay refuses, has
@@ -140,7 +140,7 @@ class RelayClient:
         self._silent = 0
 
     def _counts_the_dead(self, problem: str) -> bool:
-        """Return whether the relay counts killed publishers that are not found here, until their lease ends."""
+        """Return whether the relay still counts killed publishers, which are not found here."""
         if "robot.contention" not in problem or len(publisher_names(self._node, COMMAND_TOPIC)) > 1:
             return False
         log_wait_for_lease(self._node, "the relay")
@@ -172,7 +172,7 @@ class RelayClient:
         return "" if measure is None else self._start_problem(start, measure())
 
     def _probe(self, epoch: int, deadline_ns: int) -> RelayReport:
-        """Send the number 0, which a relay refuses without motion, and return the report with its start position."""
+        """Send number 0, which a relay refuses without motion, and return the start it reports."""
         while True:
             answer = self._exchange(CommandId(epoch=epoch, seq=0), Severity.HOLD, _RETRY_NS)
             if answer is not None:
@@ -184,7 +184,7 @@ class RelayClient:
                 raise BackendNotReadyError(f"the relay was armed, but no report was received on {REPORT_TOPIC}")
 
     def _start_problem(self, start: RelayReport, measured: FloatArray) -> str:
-        """Return how far from the measured positions the relay starts, or "" if it is within one step."""
+        """Return how far the relay's start is from the measured positions, "" within one step."""
         layout = self._layout
         tolerance = layout.limits.fastest * self._period_s
         off = np.abs(start.applied_si - nearest_turn(measured, start.applied_si, layout.turns))
@@ -229,7 +229,7 @@ class RelayClient:
         return replace(sent, annotations={name: account for name, account in accounts.items() if account})
 
     def _contention(self, report: RelayReport) -> Finding:
-        """Return the finding for foreign commands after waiting for publishers' names, while the relay brakes."""
+        """Return the finding for foreign commands, with publishers' names if they can be found."""
         ours = self._node.get_fully_qualified_name()
         last_ns = self._clock.now_ns() + _NAMING_NS
         while True:
@@ -258,7 +258,7 @@ class RelayClient:
             return self._answer
 
     def _check_reports(self) -> None:
-        """Brake and raise BackendLostError after an invalid report, since the command in force is unknown."""
+        """Brake and raise BackendLostError after an invalid report."""
         if self._invalid:
             self._publish(self._next(), Severity.HOLD)
             raise BackendLostError(INVALID_MESSAGE, self._invalid)
@@ -275,7 +275,7 @@ class RelayClient:
             self._published_ns = self._clock.now_ns()
 
     def take_evidence(self) -> ActuationEvidence | None:
-        """Return the newest evidence since the last call, the arrival of a report as an upper bound."""
+        """Return the newest evidence since the last call, with a report's arrival as upper bound."""
         evidence, self._evidence = self._evidence, None
         return evidence
 

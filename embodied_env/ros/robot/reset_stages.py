@@ -1,4 +1,4 @@
-"""Reset a robot by its service, and wait for the operator at a prompt, on a topic, or by a service."""
+"""Reset a robot by its service, and wait for the operator's confirmation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ResetService:
     """Calls the reset service of a robot, or of an embedded simulator."""
 
     def __init__(self, spec: ResetSpec, listener: ReceiveThread, clock: Clock, fingerprint: str) -> None:
-        """Create the clients of `spec`, where a simulator must run the contract of this `fingerprint`."""
+        """Create the clients of `spec`, for simulators only with the contract of `fingerprint`."""
         self._level, self._fingerprint = spec.level, fingerprint
         self._origin = "emulator=True" if spec is EMULATOR_RESET else "backends.real.reset.service"
         self._trigger: ServiceCaller | None = None
@@ -74,7 +74,7 @@ class ResetService:
             raise BackendNotReadyError(f"{service.name} refused seed and options: {'; '.join(refused)}")
 
     def _reset(self, trigger: ServiceCaller, deadline_ns: int) -> ResetReply | None:
-        """Call the service and return the reply of an embedded simulator, or None for a robot's free text."""
+        """Call the service and return an embedded simulator's reply, or None for free text."""
         response = trigger.call(deadline_ns)
         if not response.success:
             raise BackendNotReadyError(f"reset service {trigger.name} failed: {response.message}")
@@ -166,7 +166,7 @@ class Prompt:
 
 
 class RosConfirmation:
-    """Publishes the question while it is pending, and waits for the answer on a topic or by a service.
+    """Publishes the question while it is pending, and waits for an answer by topic or service.
 
     On the topic (std_msgs/Bool) true confirms and false declines; a call of the service (std_srvs/Trigger) confirms.
     A message must be sent after the question by the clock of its sender, since one that was sent before it may arrive

@@ -1,4 +1,4 @@
-"""Backend `real` for a robot, or anything that behaves like one, over its own topics and in real time."""
+"""Backend `real` for a robot over its own topics and in real time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from embodied_env.timing.clock import NS_PER_S, Pacer
 
 @dataclass(kw_only=True)
 class _Connection:
-    """Parts of an open backend, which in a dry run has no publishers, relay, reset service or confirmation."""
+    """Parts of an open backend, of which a dry run has no sink, relay or reset service."""
 
     ros: RosNode
     listener: ReceiveThread
@@ -65,7 +65,7 @@ class _Connection:
 
 @functools.wraps(RobotOptions, assigned=(), updated=())  # the signature of its options
 def make_real_backend(*args: Any, **options: Any) -> RealBackend:  # noqa: ANN401 - those of RobotOptions
-    """Return the backend `real`, or raise ContractError for its profile or UsageError for its options.
+    """Return the backend `real`, or raise ContractError (profile) or UsageError (options).
 
     The profile is `backends.real`, without the `ignore_inputs`.
     """
@@ -75,7 +75,7 @@ def make_real_backend(*args: Any, **options: Any) -> RealBackend:  # noqa: ANN40
 
 
 class RealBackend:
-    """Sends commands to the actuators' topics or to a relay, and reads the sensors that a thread receives.
+    """Sends commands to actuators' topics or to a relay, and reads sensors on a thread.
 
     Attributes:
         capabilities: with a relay it acknowledges commands: the joint limits are the relay's.
@@ -87,7 +87,7 @@ class RealBackend:
     name = "real"
 
     def __init__(self, options: RobotOptions, profile: RealProfile) -> None:
-        """Create a backend with the applied `profile` (`RobotOptions.applied_to`), of which `open` starts the node."""
+        """Create a backend with the applied `profile` (`RobotOptions.applied_to`), without a node."""
         self._options, self._profile = options, profile
         contract, clock = options.contract, options.clock
         self._contract, self._clock = contract, clock
@@ -233,7 +233,7 @@ class RealBackend:
         return self._begin(connection, deadline_ns, report)
 
     def confirm(self, question: str, deadline_ns: int) -> None:
-        """Wait for the operator's confirmation, as the profile declares, with a relay armed so that it is idle."""
+        """Wait for the operator's confirmation that the profile declares, with the relay idle."""
         connection = self._running()
         if connection.confirmation is None:
             raise BackendNotReadyError("no operator confirmation is declared (backends.real.reset.confirm: none)")
@@ -314,14 +314,14 @@ class RealBackend:
         return replace(connection.sensors.snapshot(), actuation=self._take_evidence(connection))
 
     def newest(self, sensors: Iterable[str]) -> Snapshot:
-        """Return the newest reading of each of these sensors, or raise BackendLostError without a connection."""
+        """Return the newest readings of these sensors, or raise BackendLostError if not connected."""
         connection = self._connection
         if connection is None:
             raise BackendLostError("closed", "the connection is closed")
         return connection.sensors.newest(sensors)
 
     def _take_evidence(self, connection: _Connection) -> ActuationEvidence | None:
-        """Return the best evidence that a command acts, from a relay, a controller's state or a declared delay."""
+        """Return the best evidence of actuation, from relay, controller state or declared delay."""
         if not self._options.armed:
             return None
         if connection.relay is not None:

@@ -63,7 +63,7 @@ class RobotOptions:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether chosen values of the robot file are accepted by the user, or because no robot moves."""
+        """Whether chosen values of the robot file are accepted, also because no robot moves."""
         return self.confirm_chosen or self.emulator or not self.armed
 
     def applied_to(self, profile: RealProfile) -> RealProfile:

@@ -1,4 +1,4 @@
-"""Parse and validate the profile of a robot, ``backends.real`` of a contract, without creating a node."""
+"""Parse and validate a robot's profile, ``backends.real``, without creating a node."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _TOPIC_KEYS = (*_INPUT_KEYS, "reason")
 
 @dataclass(frozen=True, kw_only=True)
 class ResetSpec:
-    """Start of an episode by a service call, then homing, then an operator's confirmation, each only if declared."""
+    """Start of an episode by a service, homing and an operator, each only if declared."""
 
     service: Fixed[Topic | None] = None  # a `std_srvs/srv/Trigger`, called once before an episode
     parameters: Free[bool] = False  # the service's node accepts `reset.seed` and `reset.options`, as the emulator does
@@ -116,7 +116,7 @@ StartOutside: TypeAlias = Literal["refuse", "inward"]
 
 @dataclass(frozen=True, kw_only=True)
 class ActiveSpec:
-    """Requirement that a lifecycle `node`, a `controller` of a `manager` or a value of a `topic` is active."""
+    """Requirement that a lifecycle node, a controller or a topic's value is active."""
 
     node: Topic | None = None  # lifecycle node
     controller: Topic | None = None  # ros2_control controller
@@ -164,7 +164,7 @@ class ControllerStateSpec:
 
 
 def starts_as_safely(robot: Any, own: Any) -> bool:  # noqa: ANN401 - mappings of a reset, None: nothing moves
-    """Require every stage of a reset, the operator's confirmation by the same channel, and homing that is no looser."""
+    """Require every stage of a reset, the same channel to the operator, and no looser homing."""
     if own is None:
         return robot is None
     stages, rules = robot or {}, rules_with_defaults(ResetSpec)
@@ -226,24 +226,24 @@ class RealProfile:
         return ResetSpec() if self.reset is None else self.reset
 
     def clock_of(self, sensor: str) -> ClockSpec:
-        """Return the clock of a sensor's stamps, which is declared for it or for all sensors, or the default."""
+        """Return the clock of a sensor's stamps as declared for it, for all sensors, or by default."""
         return self.clocks.get(sensor) or self.clocks.get(EVERY_SENSOR) or ClockSpec()
 
 
 def parse_real_profile(contract: Contract) -> RealProfile:
-    """Parse the profile ``backends.real`` of `contract`, or raise ContractError for a wrong key or type."""
+    """Parse ``backends.real`` of `contract`, or raise ContractError for a wrong key or type."""
     return parse_as(RealProfile, backend_profile(contract, BACKEND), path=PATH, source=contract.source)
 
 
 def unreadable_inputs(profile: RealProfile) -> dict[str, str]:
-    """Return the safety inputs whose message package is not installed, and the missing type of each."""
+    """Return each safety input whose message package is not installed, with its missing type."""
     types: dict[str, tuple[str, ...]] = {name: (spec.type,) for name, spec in profile.estop.items()}
     types |= {name: spec.types for name, spec in profile.active.items()}
     return {name: kind for name, kinds in types.items() for kind in kinds if not is_installed(kind)}
 
 
 def with_inputs_in_use(profile: RealProfile, ignored: Sequence[str] = ()) -> RealProfile:
-    """Return `profile` without the `ignored` inputs and with the variants in use, or raise UsageError.
+    """Return `profile` without `ignored` inputs and with variants in use, or raise UsageError.
 
     Only an input whose message package is not installed can be ignored.
     """
@@ -266,13 +266,13 @@ def with_inputs_in_use(profile: RealProfile, ignored: Sequence[str] = ()) -> Rea
 
 
 def inputs_by_variant(profile: RealProfile) -> tuple[str, ...]:
-    """Return the names of the safety inputs that are read as their variant, of a profile with these in use."""
+    """Return the safety inputs that are read as their variant, for a profile in use."""
     inputs: dict[str, SafetyInputSpec | ActiveSpec] = {**profile.estop, **profile.active}
     return tuple(name for name, spec in inputs.items() if spec.variant is not None and spec.type == spec.variant.type)
 
 
 def load_real_profile(contract: Contract, *, ignored: Sequence[str] = ()) -> RealProfile:
-    """Parse and check the profile ``backends.real``, with variants in use and without the `ignored` safety inputs.
+    """Parse and check ``backends.real``, with variants in use and without `ignored` inputs.
 
     Raises ContractError, MissingDependencyError for messages, or UsageError for `ignored`.
     """
@@ -347,7 +347,10 @@ def _check_reset(profile: RealProfile, contract: Contract) -> None:
 
 
 def check_active(active: Mapping[str, ActiveSpec], path: str) -> None:
-    """Check the profile's ``active`` at `path`, or raise ContractError or, for messages, MissingDependencyError."""
+    """Raise ContractError at `path` for an invalid ``active``.
+
+    Raises MissingDependencyError for a message package that is not installed.
+    """
     for name, spec in active.items():
         where = f"{path}.{name}"
         if spec.topic is not None:
@@ -377,7 +380,7 @@ def check_controller_state(spec: ControllerStateSpec, path: str) -> None:
 
 
 def check_frame(path: str, sensor: SensorSpec, target: str) -> None:
-    """Check that the values of `sensor` can be transformed to the frame `target`, or raise ContractError at `path`."""
+    """Raise ContractError at `path` if `sensor` cannot be transformed to the frame `target`."""
     expected = f"(expected one of: {', '.join(TRANSFORMABLE)})"
     require(sensor.type in TRANSFORMABLE, path, f"{sensor.type} cannot be transformed {expected}")
     by_path = [name for name, spec in sensor.fields.items() if spec.path is not None]

@@ -90,13 +90,13 @@ class SafetyInputs:
         return [name for name, state in self._estops.states().items() if state == INPUT_UNKNOWN]
 
     def wait_for_inputs(self, deadline_ns: int) -> None:
-        """Wait until every input has a message, or raise BackendNotReadyError at `deadline_ns` (steady clock)."""
+        """Wait for a message of each input, or raise BackendNotReadyError at `deadline_ns`."""
         if not self._listener.wait_until(lambda: not self._unknown(), deadline_ns):
             topics = ", ".join(self._estops.specs[name].topic for name in self._unknown())
             raise BackendNotReadyError(f"no message from safety inputs on {topics}")
 
     def check_stops(self, deadline_ns: int) -> None:
-        """Wait for the stops of the robot as `wait_for_inputs`, and raise BackendNotReadyError unless all are ok."""
+        """Wait as `wait_for_inputs`, and raise BackendNotReadyError unless all stops are ok."""
         self.wait_for_inputs(deadline_ns)
         with self._listener.condition:
             stops = [f"{name} is {state}" for name, state in self._estops.described().items() if not state.is_ok]
@@ -108,7 +108,7 @@ class SafetyInputs:
         self._activation.begin(deadline_ns)
 
     def states(self, *, is_moving: bool) -> dict[str, InputState]:
-        """Return the state of each input, under the lock, with foreign command publishers if `is_moving`."""
+        """Return each input's state under the lock, with foreign publishers if `is_moving`."""
         now_ns, node = self._clock.now_ns(), self._node
         self._estops.forget_unpublished(lambda topic: node.count_publishers(node.resolve_topic_name(topic)))
         if is_moving and now_ns - self._checked_ns >= _CONTENTION_PERIOD_NS:
@@ -123,7 +123,7 @@ class SafetyInputs:
 
 
 class ActivationStates:
-    """State of each source on the steady clock, which is ok, lapsed (HOLD) or, `bound_ns` later, inactive (STOP).
+    """State of each source, ok, lapsed (HOLD) or, `bound_ns` later, inactive (STOP).
 
     A lapse lasts until `clear`, even if the source becomes active again, since its controller released the robot
     meanwhile.
@@ -137,7 +137,7 @@ class ActivationStates:
         self._lapsed: dict[str, tuple[int, str]] = {}  # since when, and why
 
     def clear(self) -> None:
-        """Clear all lapses, so that services must respond again, and keep the last value of each topic."""
+        """Clear all lapses so that services must respond again, but keep the values of topics."""
         self._lapsed.clear()
         self._received = {name: last for name, last in self._received.items() if self.specs[name].topic is not None}
 
@@ -150,7 +150,7 @@ class ActivationStates:
             self._lapsed.setdefault(name, (now_ns, why))
 
     def mark_unpublished(self, count_publishers: Callable[[str], int]) -> None:
-        """Mark each latched topic that has lost its publisher as inactive, as its last value may no longer be true."""
+        """Mark latched topics without a publisher as inactive, as their values may be outdated."""
         now_ns = self._clock.now_ns()
         for name, (_, _, received_ns) in tuple(self._received.items()):
             spec = self.specs[name]
@@ -188,7 +188,7 @@ class ActivationStates:
 
 
 class ActivationMonitor(ActivationStates):
-    """Subscribes to the transitions of lifecycle nodes and to topics, and polls the services twice a second."""
+    """Subscribes to lifecycle transitions and to topics, and polls services twice a second."""
 
     def __init__(
         self, specs: Mapping[str, ActiveSpec], node: Node, listener: ReceiveThread, clock: Clock, *, bound_ns: int
@@ -251,7 +251,7 @@ class ActivationMonitor(ActivationStates):
             self._listener.condition.notify_all()
 
     def begin(self, deadline_ns: int) -> None:
-        """Poll again, and raise BackendNotReadyError unless everything is active at `deadline_ns` (steady clock)."""
+        """Poll again, and raise BackendNotReadyError unless all are active at `deadline_ns`."""
         with self._listener.condition:
             self.clear()
             for name in self._clients:

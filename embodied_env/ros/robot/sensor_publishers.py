@@ -38,7 +38,7 @@ _MOST = 64  # publishers of one topic
 
 
 class SensorPublishers:
-    """Publishers of sensors and safety inputs, to which one thread adds messages and which any thread may read."""
+    """Publishers of sensors and safety inputs, written by one thread and readable by any."""
 
     def __init__(
         self, contract: Contract, node: Node, clock: Clock, *, shared: Collection[str] = (), inputs: Iterable[str] = ()
@@ -71,14 +71,14 @@ class SensorPublishers:
             self._topics[topic].add(arrival)
 
     def settle(self) -> bool:
-        """Return whether the robot may begin to move, even after the only publisher of a topic has restarted."""
+        """Return whether the robot may begin to move, also after a topic's publisher restarted."""
         for topic, each in self._topics.items():
             if each.state.status is InputStatus.RESTARTED and not self._beyond(topic):
                 each.begin()
         return not self.problems()
 
     def await_lease(self) -> bool:
-        """Return whether the only problems are publishers in the graph that no longer publish, and log the wait.
+        """Return whether the only problems are killed publishers in the graph, and log the wait.
 
         They were killed, and stay in the graph until their lease ends. The messages of each topic with a problem prove
         that one publisher of each joint is left.
@@ -97,7 +97,7 @@ class SensorPublishers:
         return is_alone and each.continues and not each.jump(self._clock.now_ns())
 
     def state(self) -> InputState:
-        """Return ok, or the most severe state of a topic (`TopicPublishers.state`) with its publishers."""
+        """Return ok, or the most severe topic's state (`TopicPublishers.state`) with publishers."""
         found = {topic: each.state for topic, each in self._topics.items() if not each.state.is_ok}
         for status in _SEVEREST_FIRST:
             for topic, state in found.items():
@@ -126,7 +126,7 @@ class SensorPublishers:
         return failed(SENSOR_TOPICS, "; ".join(problems), REMEDY, CONFLICT) if problems else passed(SENSOR_TOPICS, "")
 
     def _beyond(self, topic: str) -> str:
-        """Return a description if the graph has more publishers than the messages prove to be compatible, or ""."""
+        """Return a description of publishers beyond those that the messages prove, or ""."""
         known = max(1, self._topics[topic].separate) if topic in self._shared else 1
         count = self._node.count_publishers(self._node.resolve_topic_name(topic))
         expected = f"expected {known}, each with joints of its own" if topic in self._shared else "expected 1"
@@ -195,7 +195,7 @@ class TopicPublishers:
         )
 
     def jump(self, now_ns: int) -> str:
-        """Return which joint two publishers may have reported in two places during the last second, or ""."""
+        """Return the joint that two publishers reported apart during the last second, or ""."""
         text, received_ns = self._jump
         return text if now_ns - received_ns < _JUMP_NS else ""
 
@@ -239,7 +239,7 @@ class TopicPublishers:
         return number == self._streams[0].number + 1 and names == self._streams[0].names
 
     def _judge(self, number: int, last: int, same: Sequence[_Stream]) -> None:
-        """Compare a number with those of the messages before it that have a name in common with its own."""
+        """Compare a number with those of earlier messages that share a name with this one."""
         status, is_old = self.state.status, any(number == each.before_gap + 1 > 1 for each in same)
         is_unclear, why = status is InputStatus.UNCLEAR, f"message number {number} after {last}"
         if status is InputStatus.CONTENTION:
@@ -257,7 +257,7 @@ class TopicPublishers:
                 self.state = InputState(InputStatus.RESTARTED, f"message number {number} after {self._highest}")
 
     def _find_jump(self, arrival: ReceivedMessage, same: Sequence[_Stream]) -> None:
-        """Find a joint that is further from where it was before than one step, where the numbers do not continue."""
+        """Find a joint that moved more than one step where the numbers do not continue."""
         positions = dict(zip(arrival.message.name, arrival.message.position, strict=False)) if self._is_by_joint else {}
         for stream in same:
             before = dict(zip(stream.message.name, stream.message.position, strict=False)) if positions else {}

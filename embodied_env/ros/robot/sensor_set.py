@@ -1,4 +1,4 @@
-"""Newest reading of each sensor of a robot, and the clock of the robot's world, UTC or simulated time."""
+"""Newest reading of each sensor of a robot, and the clock of its world."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class SensorSet:
     # ------------------------------------------------------------------------------------------------ a reset
 
     def locate_publishers(self) -> None:
-        """Determine which sensors are published on this host, and judge their newest stamps again accordingly."""
+        """Determine which sensors are published on this host, and judge their stamps again."""
         rmw = get_rmw_implementation_identifier()
         for name, sensor in self._contract.sensors.items():
             is_ours = is_on_our_host(self._listener.node, sensor.topic, rmw)
@@ -112,7 +112,7 @@ class SensorSet:
                 self.buffers[name].reevaluate()
 
     def await_clock(self, deadline_ns: int) -> None:
-        """Wait until simulated time, if used, advances, or raise BackendNotReadyError at `deadline_ns`."""
+        """Wait until simulated time advances, or raise BackendNotReadyError at `deadline_ns`."""
         sim_time, begun_ns = self._sim_time, self._clock.now_ns()
         if sim_time is None:
             return
@@ -121,7 +121,7 @@ class SensorSet:
             raise BackendNotReadyError(f"{problem} {CLOCK_TOPIC} (required by backends.real.use_sim_time)")
 
     def wait_for_newer(self, deadline_ns: int) -> None:
-        """Wait until every sensor has a reading stamped after now, or any reading for a latched sensor.
+        """Wait until each sensor has a reading stamped after now, or any if it is latched.
 
         Raises BackendNotReadyError at `deadline_ns` (steady clock), with the sensors that have none.
         """
@@ -153,7 +153,7 @@ class SensorSet:
         return f"stamped {age_s:.3f} s before it{suspect}; {remedy}"
 
     def wait_for_fresh(self, deadline_ns: int) -> None:
-        """Wait until no reading is older than its `max_age_s`, at most until `deadline_ns` (steady clock)."""
+        """Wait until no reading exceeds its `max_age_s`, at most to `deadline_ns` (steady clock)."""
 
         def are_fresh() -> bool:
             self._flush_filters()
@@ -173,7 +173,7 @@ class SensorSet:
     # --------------------------------------------------------------------------------------------- the newest
 
     def measured(self) -> FloatArray:
-        """Return the newest positions of the joints, shape (n_joints,), in contract order, with NaN where unknown."""
+        """Return the newest joint positions, shape (n_joints,), in contract order, NaN if unknown."""
         with self._listener.condition:
             samples = self._samples()
         return measured_positions(self._contract, {name: sample.values for name, sample in samples.items()})
@@ -215,7 +215,7 @@ class SensorSet:
 
 
 class MessageFilter:
-    """Forwards the messages that a reader can read, in order and with the stamps of their arrival.
+    """Forwards readable messages in order and with the stamps of their arrival.
 
     Like tf2's message filter, it queues a message whose transform is not available yet, for at most the sensor's
     `max_age_s`. Then it is forwarded anyway, and its reading reports the missing transform.
@@ -234,7 +234,7 @@ class MessageFilter:
             self.flush(arrival.arrival_ns)
 
     def flush(self, now_ns: int) -> None:
-        """Forward the messages that are ready, or have waited too long at `now_ns` of the steady clock."""
+        """Forward messages that are ready or have waited too long at `now_ns` (steady clock)."""
         for arrival in list(self._waiting):
             is_late = now_ns - arrival.arrival_ns > self._max_wait_ns
             if is_late or self._reader.is_ready(arrival.message):

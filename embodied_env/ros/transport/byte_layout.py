@@ -1,4 +1,4 @@
-"""Read the numbers of a message from its bytes in plain CDR, little-endian (OMG DDSI-RTPS, XCDR1).
+"""Read the numbers of a message from its bytes in little-endian plain CDR (XCDR1).
 
 A value is aligned to its own size. A string is its length including the terminating zero, then its bytes. A sequence is
 its count, then its elements. Padding bytes are ignored, since DDS leaves them uninitialised.
@@ -39,7 +39,7 @@ _MAX_LAYOUTS = 16  # per topic; rclpy decodes topics whose messages keep changin
 
 
 def uses_byte_layouts() -> bool:
-    """Return whether layouts and templates are enabled, as read when a decoder or template is created."""
+    """Return whether layouts and templates are enabled, as read by each new decoder."""
     return os.environ.get(PLAIN_VARIABLE, "") in ("", "0")
 
 
@@ -66,7 +66,7 @@ def to_cdr(message: Message) -> bytes:
 
 
 def from_cdr(data: bytes, kind: Any) -> Message:  # noqa: ANN401 - a generated type
-    """Return the message of class `kind` in `data`, or raise what rclpy raises for invalid bytes."""
+    """Return the message of class `kind` in `data`, or raise rclpy's error for invalid bytes."""
     return _serialization().deserialize_message(data, kind)
 
 
@@ -93,7 +93,7 @@ class RawMessage:
 
 
 def as_message(message: Message) -> Message:
-    """Return a message for reading, whether its subscription is raw (`RawMessage.decoded`) or not."""
+    """Return a message for reading, decoded (`RawMessage.decoded`) if its subscription is raw."""
     return message.decoded() if isinstance(message, RawMessage) else message
 
 
@@ -147,7 +147,7 @@ class ByteLayout:
     fields: dict[str, Any]
 
     def view(self, data: bytes) -> Any:  # noqa: ANN401 - has the attributes of a message
-        """Return a new namespace with the fields of the message in `data`, where arrays are read-only views of it."""
+        """Return a new namespace with the fields of `data`, whose arrays are read-only views of it."""
         return _view(self.fields, self.scalars.unpack_from(data), data)
 
 
@@ -162,7 +162,7 @@ def _view(part: Any, numbers: tuple[Any, ...], data: bytes) -> Any:  # noqa: ANN
 
 
 def infer_layout(typed: Message, data: bytes) -> ByteLayout | None:
-    """Return the layout of `data`, the bytes of `typed`, or None if no layout reproduces the message."""
+    """Return the layout of `data`, the bytes of `typed`, or None if none reproduces it."""
     if data[:2] != LITTLE_ENDIAN:
         return None
     builder = _LayoutBuilder(data)
@@ -190,7 +190,7 @@ def _is_same(view: Any, typed: Any) -> bool:  # noqa: ANN401 - parts of messages
 
 
 class _UnreadableError(Exception):
-    """Error for bytes that do not encode the message, or a type without a layout because of wide characters."""
+    """Error for bytes that do not encode the message, or a type with wide characters."""
 
 
 class _LayoutBuilder:

@@ -41,7 +41,7 @@ def failed(name: str, detail: str, remedy: str, code: str) -> Check:
 
 
 def share_remedy(checks: tuple[Check, ...], surroundings: str) -> tuple[Check, ...]:
-    """Return `checks` with one remedy for all absent nodes, at the last of them, if the whole robot is absent."""
+    """Return `checks` with one remedy, at the last absent node, if the whole robot is absent."""
     absent = [check for check in checks if check.code in _ABSENT]
     of_topics = [check for check in checks if check.name.startswith(("sensors.", "actuators.", "estop.", "active."))]
     if len(absent) < 2 or any(check not in absent for check in of_topics):
@@ -52,7 +52,7 @@ def share_remedy(checks: tuple[Check, ...], surroundings: str) -> tuple[Check, .
 
 
 def raise_unless_passed(checks: Iterable[Check], *, surroundings: str = "") -> None:
-    """Raise BackendNotReadyError with each failed check and its remedy, of which several absent nodes share one."""
+    """Raise BackendNotReadyError with the failed checks and their remedies."""
     checks = tuple(checks)
     failures = [check for check in checks if check.passed is False]
     absent = [check for check in failures if check.code in _ABSENT]

@@ -42,7 +42,7 @@ _warned: set[str] = set()  # topics, in this process
 
 
 def topics_above_limit(contract: Contract) -> dict[str, int]:
-    """Return the topics of `contract` with large messages, and the least size of their data, bytes.
+    """Return the topics with large messages, and the least size of their data in bytes.
 
     The size of a compressed image does not follow from the contract.
     """
@@ -51,7 +51,7 @@ def topics_above_limit(contract: Contract) -> dict[str, int]:
 
 
 def profile_environment(contract: Contract, found: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables to set for a process that sends or receives the topics of `contract`.
+    """Return the variables to set for a process that uses the topics of `contract`.
 
     Empty without large messages, or if `found`, its environment, already names a profile of the user's.
     """
@@ -61,12 +61,12 @@ def profile_environment(contract: Contract, found: Mapping[str, str] = os.enviro
 
 
 def enable_large_segments(contract: Contract, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set these variables for this process, before its first node, and for the processes that it starts."""
+    """Set these variables for this process, before its first node, and for its children."""
     environment.update(profile_environment(contract, environment))
 
 
 def segment_bytes(found: Mapping[str, str] = os.environ) -> int:
-    """Return the size of the shared-memory segment that a process with this environment requests, bytes.
+    """Return the size in bytes of the shared-memory segment requested by this environment.
 
     A profile that cannot be read is ignored; Fast DDS reports its error.
     """
@@ -78,7 +78,7 @@ def segment_bytes(found: Mapping[str, str] = os.environ) -> int:
 
 
 def segment_problems(contract: Contract, found: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the topics whose messages do not fit into the shared-memory segment, each with the reason.
+    """Return the topics with messages too large for the shared-memory segment, with reasons.
 
     The segment is the publisher's, and cannot be inspected; `found` is assumed to be its environment.
     """
@@ -99,7 +99,7 @@ def warn_if_segment_too_small(contract: Contract, found: Mapping[str, str] = os.
 
 
 def _bytes_of(name: str, sensor: SensorSpec) -> int:
-    """Return the size of the arrays in a message, bytes, or 0 for a compressed image, of which it is unknown."""
+    """Return the size in bytes of the arrays in a message, 0 (unknown) for a compressed image."""
     if sensor.encoding is None:
         return sum(math.prod(layout.raw_shape) * layout.dtype.itemsize for layout in field_layouts(name, sensor))
     is_compressed = SENSOR_MESSAGES[sensor.type].is_computed

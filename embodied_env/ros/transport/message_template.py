@@ -33,10 +33,13 @@ _VALUES = "values"
 
 
 class MessageTemplate:
-    """Encoder of the messages of one topic as bytes where their layout is known, or else by `make`. Not thread-safe."""
+    """Encoder of a topic's messages, as bytes if their layout is known, or else by `make`.
+
+    Not thread-safe.
+    """
 
     def __init__(self, make: Make, example: Numbers) -> None:
-        """Find the numbers by `make`, which must only copy the stamp and the numbers, in the form of `example`."""
+        """Find the numbers by `make`, which must only copy them and the stamp, as in `example`."""
         self._make = make
         self._forms = {name: (values.dtype, values.shape) for name, values in example.items()}
         self._data = bytearray()  # of the last message
@@ -53,7 +56,7 @@ class MessageTemplate:
             self._fits = len(made) == len(wanted) and infer_layout(from_cdr(wanted, type(typed)), made) is not None
 
     def encode(self, numbers: Numbers, stamp_ns: int = 0) -> Message:
-        """Return the bytes of the message to publish, or the message itself where the template does not fit.
+        """Return the bytes of the message, or the message itself where the template does not fit.
 
         It does not fit numbers with other names, shapes or dtypes than the example.
         """
@@ -69,7 +72,7 @@ class MessageTemplate:
         return bytes(self._data)
 
     def _find(self, name: str, values: NDArray[Any]) -> bool:
-        """Find numbers, or floats that are sent as doubles, in one place or one by one, and return whether all are."""
+        """Find numbers, or floats sent as doubles, and return whether all were found."""
         for wire in (values.dtype, np.dtype(np.float64))[: 2 if values.dtype.kind == "f" else 1]:
             laid = values.astype(wire)
             places: list[Any] = [...]
@@ -89,13 +92,13 @@ class ArrayEncoder:
     """Encodes one array and a stamp into messages of one topic, by a template."""
 
     def __init__(self, make: Callable[[NDArray[Any], int], Message], count: int, dtype: type[np.generic]) -> None:
-        """Prepare the template of the messages that `make` returns for `count` numbers and a stamp, ns."""
+        """Prepare a template of the messages that `make` returns for `count` numbers and a stamp."""
         self._dtype = np.dtype(dtype)
         example = {_VALUES: np.zeros(count, dtype)}
         self._template = MessageTemplate(lambda numbers, stamp_ns: make(numbers[_VALUES], stamp_ns), example)
 
     def encode(self, values: NDArray[Any], stamp_ns: int = 0) -> Message:
-        """Return the bytes of the message to publish, or the message itself where the template does not fit."""
+        """Return the message of `values`, as `MessageTemplate.encode` does."""
         return self._template.encode({_VALUES: np.ascontiguousarray(values, self._dtype)}, stamp_ns)
 
 

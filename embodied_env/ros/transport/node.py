@@ -122,7 +122,7 @@ class RosNode:
         timeout_s: float,
         check_liveness: LivenessCheck = lambda: None,
     ) -> UnmatchedTopics | None:
-        """Wait until each publisher has a subscription and each topic one publisher, or else return the others.
+        """Wait until publishers have a subscription and topics one publisher, or return the others.
 
         A topic that is listed twice may have two publishers.
         """

@@ -16,7 +16,7 @@ _DURABILITY = {"volatile": DurabilityPolicy.VOLATILE, "transient_local": Durabil
 
 
 def qos_profile(spec: QosSpec) -> QoSProfile:
-    """Return the rclpy profile of `spec`, with the middleware's defaults for policies that it does not declare."""
+    """Return the rclpy profile of `spec`, with the middleware's defaults for other policies."""
     return QoSProfile(
         depth=spec.depth, reliability=_RELIABILITY[spec.reliability], durability=_DURABILITY[spec.durability]
     )

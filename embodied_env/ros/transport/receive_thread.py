@@ -1,4 +1,4 @@
-"""Receive messages and service responses on a background thread, for robots and free-running simulators."""
+"""Receive messages and service responses on a background thread."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ReceiveThread:
     def subscribe(
         self, key: str, message_type: str, topic: str, qos: QoSProfile, take: Callable[[ReceivedMessage], None]
     ) -> None:
-        """Call `take`, from `start` on, with each message of `topic` in the thread while it holds `condition`."""
+        """Call `take` in the thread, from `start` on and under `condition`, with each message."""
 
         def take_locked(arrival: ReceivedMessage) -> None:
             with self.condition:
@@ -57,7 +57,7 @@ class ReceiveThread:
             raise BackendLostError("listener", f"receiving failed: {type(self.failure).__name__}: {self.failure}")
 
     def wait_until(self, is_done: Callable[[], object], deadline_ns: int) -> bool:
-        """Wait until `is_done`, called under `condition`, is true, or return False at `deadline_ns` (steady clock)."""
+        """Wait for `is_done` (called under `condition`), or return False at `deadline_ns` (steady)."""
         with self.condition:
             while not is_done():
                 self.raise_if_failed()

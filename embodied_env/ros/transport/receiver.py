@@ -58,7 +58,7 @@ class ReceivedMessage:
 
 
 def stamped(key: str, clock: Clock, take: Callable[[ReceivedMessage], None]) -> Callable[[Any, Any], None]:
-    """Return the callback of a subscription that passes its messages to `take`, stamped by `clock`."""
+    """Return a subscription callback that passes messages to `take`, stamped by `clock`."""
 
     def on_message(message: Any, info: Any) -> None:  # noqa: ANN401 - generated types
         now_ns, system_ns = clock.now_ns(), clock.system_ns()
@@ -87,7 +87,7 @@ class _Subscription:
 
 
 class Receiver:
-    """Receives messages and service responses on a wait set of exactly its own subscriptions and clients."""
+    """Receives messages and service responses on a wait set of its own."""
 
     def __init__(self, node: Node, clock: Clock, feed: MessageTap | None = None) -> None:
         """Create the wait set, where `clock` stamps arrivals and `feed` gets the received messages."""
@@ -118,7 +118,7 @@ class Receiver:
     def receive(
         self, timeout_s: float, until: Collection[str] = (), *, only: Collection[str] = ()
     ) -> list[ReceivedMessage]:
-        """Return the messages that have arrived, after waiting at most `timeout_s` for one or a service response.
+        """Wait at most `timeout_s` for a message or service response, and return the new messages.
 
         With `until`, only these keys end the wait, and at most one message of each key is taken. With `only`, messages
         of other keys stay in their queues.
@@ -137,7 +137,7 @@ class Receiver:
         return arrivals
 
     def _take(self, source: _Subscription, *, only_one: bool) -> list[ReceivedMessage]:
-        """Take all messages of a subscription, or one, and drop bytes that are not a message of its type."""
+        """Take one or all messages of a subscription, and drop bytes that are not of its type."""
         arrivals: list[ReceivedMessage] = []
         while (taken := source.handle.take_message(source.kind, source.decoder is not None)) is not None:
             now_ns, system_ns = self._clock.now_ns(), self._clock.system_ns()

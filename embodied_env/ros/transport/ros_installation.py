@@ -1,4 +1,4 @@
-"""Checks of a ROS 2 installation with rclpy, its origin, its messages, and what ``ros2 launch`` needs."""
+"""Checks of a ROS 2 installation, for use by rclpy and by ``ros2 launch``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _START_S = 20.0  # of another interpreter
 
 
 def ros_checks(*, is_required: bool = False) -> Iterator[Check]:
-    """Check rclpy, its origin, and the message packages with the installed NumPy, without starting anything.
+    """Check rclpy and the message packages with the installed NumPy, without starting anything.
 
     Without a sourced ROS 2, a missing rclpy fails only if it `is_required`, since the package also runs without one.
     """
@@ -79,7 +79,7 @@ def sourced_prefixes() -> list[Path]:
 
 
 def launch_checks() -> Iterator[Check]:
-    """Check the requirements of ``ros2 launch`` and ``ros2 run``, the index of ament and their interpreter."""
+    """Check the requirements of ``ros2 launch`` and ``ros2 run``."""
     marker = Path("share/ament_index/resource_index/packages", _PACKAGE)
     found = next((prefix for prefix in _prefixes() if (prefix / marker).is_file()), None)
     if found is None:

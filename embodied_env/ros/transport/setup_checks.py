@@ -19,7 +19,7 @@ _NAMESPACE = re.compile(r"/|(/[A-Za-z_][A-Za-z0-9_]*)+")
 
 
 def _check_ros_environment() -> None:
-    """Raise UsageError for an invalid ``ROS_DOMAIN_ID`` or ``RMW_IMPLEMENTATION``, at which rcl exits silently."""
+    """Raise UsageError for an invalid domain ID or RMW, at which rcl exits silently."""
     if domain := os.environ.get("ROS_DOMAIN_ID"):
         check_domain_id(domain, "ROS_DOMAIN_ID")
     if middleware := os.environ.get("RMW_IMPLEMENTATION"):
@@ -32,7 +32,7 @@ def _check_ros_environment() -> None:
 
 @contextlib.contextmanager
 def rclpy_import_errors(needed_for: str) -> Iterator[None]:
-    """Check the environment around imports of rclpy and message packages, and report what a missing one is for."""
+    """Check the environment for imports of ROS packages, and report what a missing one is for."""
     _check_ros_environment()
     try:
         yield
@@ -45,7 +45,7 @@ def rclpy_import_errors(needed_for: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ros_init_errors(*passed: type[Exception]) -> Iterator[None]:
-    """Raise BackendNotReadyError for an error while ROS 2 is initialised, unless it is one of `passed`.
+    """Raise BackendNotReadyError for an error of ROS 2's initialisation, unless in `passed`.
 
     ROS arguments that rcl cannot parse raise UsageError.
     """
@@ -75,7 +75,7 @@ def check_namespace(value: str) -> None:
 
 
 def check_namespace_and_domain(namespace: str | None, domain_id: int | None) -> None:
-    """Raise UsageError for an invalid namespace or domain ID, where None selects the default and is valid."""
+    """Raise UsageError for an invalid namespace or domain ID, which may be None (default)."""
     if namespace is not None:
         check_namespace(namespace)
     if domain_id is not None:
@@ -89,14 +89,14 @@ def check_node_name(value: str) -> None:
 
 
 def ros_arguments(args: Sequence[str]) -> list[str]:
-    """Return `args` as command-line arguments of rcl, which parses them when the node is created."""
+    """Return `args` as command-line arguments of rcl, parsed when the node is created."""
     if not isinstance(args, (list, tuple)) or not all(isinstance(arg, str) for arg in args):
         raise UsageError(f"invalid ros_args={args!r} (expected a list of strings, e.g. ['-r', 'from:=to'])")
     return [] if not args else ["--ros-args", *(args[1:] if args[0] == "--ros-args" else args)]
 
 
 def timeout_s(name: str, option: float | None, default: float) -> float:
-    """Return the timeout `option`, or `default` where it is None, or raise UsageError for an invalid one."""
+    """Return the timeout `option` or, if None, `default`, or raise UsageError if invalid."""
     return checked_seconds(name, default if option is None else option)
 
 

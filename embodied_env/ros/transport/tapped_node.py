@@ -102,7 +102,7 @@ class TopicTap:
 
 
 def qos_text(qos: QoSProfile | int) -> str:
-    """Return the profile in rosbag2's format, a YAML list with one element and policies by their numbers in rmw.
+    """Return the profile in rosbag2's format, a YAML list of one, with policies as rmw numbers.
 
     "Best available" and "system default" are written as the defaults of ROS 2: reliable and volatile.
     """
