@@ -149,7 +149,7 @@ def _fit(moves: Sequence[Move], period_s: float, shape: Shape, start_s: float) -
 def _residuals(
     parameters: FloatArray, commands: FloatArray, grid_s: FloatArray, read_s: FloatArray, motion: FloatArray
 ) -> FloatArray:
-    """Return measured less modelled motion, shape (m,), for a dead time and a lag, s, with the best gain and offset."""
+    """Return measured less modelled motion, shape (m,), with the best gain and offset."""
     dead_s, lag_s = parameters
     kept = np.exp(-_GRID_S / max(1e-9, lag_s))
     lagged = scipy.signal.lfilter([1.0 - kept], [1.0, -kept], commands)

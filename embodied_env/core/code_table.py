@@ -1,4 +1,4 @@
-"""The gates in order, and the codes that they report, in one table made from the declarations.
+"""The gates in order and the codes that they report, as one table of the declarations.
 
 Each interlock declares its gates in its own file, and the other gates are declared here.
 """

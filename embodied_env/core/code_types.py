@@ -1,4 +1,4 @@
-"""Qualities, severities, what a gate declares, and end reasons in their order of precedence."""
+"""Qualities, severities, gate declarations, and end reasons by precedence."""
 
 from __future__ import annotations
 

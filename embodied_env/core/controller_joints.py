@@ -1,4 +1,4 @@
-"""Find the joints that the nodes of a robot declare in their parameters for a command topic."""
+"""Find the joints that a robot's nodes declare in their parameters for a command topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Episodes that are excluded from success rates because the task may have been solved without acting."""
+"""Episodes excluded from success rates because the task may be solved without acting."""
 
 from __future__ import annotations
 

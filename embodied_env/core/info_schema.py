@@ -96,7 +96,7 @@ def _simulated(values: Any) -> Any:  # noqa: ANN401 - a wrapper may have replace
 
 
 def _schema_of(hint: Any, definitions: Schema) -> Schema:  # noqa: ANN401 - a type
-    """Return the schema of a type, and add the parts that it shares with others to `definitions`."""
+    """Return the schema of a type, and add its shared parts to `definitions`."""
     plain, *metadata = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
     if typing.get_origin(plain) is typing.NotRequired:
         (plain,) = typing.get_args(plain)

@@ -1,4 +1,4 @@
-"""Streaming percentiles of each latency stage over the infos of many steps, in bounded memory.
+"""Streaming percentiles of each latency stage over many steps, in bounded memory.
 
 Only values whose quality is OK count: upper bounds (UNMARKED), first steps (FIRST), held readings (STALE, ...) and
 negative durations are no measurements.
@@ -137,7 +137,7 @@ def _nothing() -> None:
 
 
 def all_stages_of(info: Mapping[str, Any]) -> Iterator[tuple[Stage, int, Any]]:
-    """Yield each stage in the info of a step, as `stages_of`, those of its annotations included."""
+    """Yield each stage of a step's info, as `stages_of` does, and those of its annotations."""
     if isinstance(latency := info.get("latency"), Mapping):
         yield from stages_of(latency)
     if not isinstance(notes := info.get("annotations"), Mapping):
@@ -208,7 +208,7 @@ class Reservoir:
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Percentiles and extremes of `count` numbers, or NaN and infinite extremes without numbers."""
+    """Percentiles and extremes of `count` numbers, NaN and infinite if there are none."""
 
     count: int
     p50: float

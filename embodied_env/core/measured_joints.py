@@ -1,4 +1,4 @@
-"""Measured joint positions and velocities with their ages, found by joint name in the agent's sensors."""
+"""Measured joint positions and velocities, found by joint name in the agent's sensors."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class MeasuredJoints:
 
 
 class MeasuredPositions:
-    """The newest measured position of each joint, with its acquisition time on the steady clock."""
+    """Newest measured position of each joint, and its acquisition time on the steady clock."""
 
     def __init__(self, contract: Contract, joints: tuple[str, ...]) -> None:
         self._joints = joints
@@ -168,7 +168,7 @@ class MeasuredVelocities:
 def _place(
     name: str, sensor: SensorSpec, actuator: ActuatorSpec, joint: str
 ) -> tuple[str, str, int, float, float] | None:
-    """Return sensor, field, index and declared range if `sensor` measures the velocity of `joint`."""
+    """Return sensor, field, index and range if `sensor` measures the velocity of `joint`."""
     if not actuator.is_velocity:
         return None
     field, _, axis = joint.partition(".") if actuator.command == "twist" else ("velocity", "", joint)

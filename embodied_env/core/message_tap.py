@@ -1,4 +1,4 @@
-"""Tap of the ROS 2 messages that our nodes publish and receive, for recording without ROS imports."""
+"""Tap of the ROS 2 messages of our nodes, for recording without ROS imports."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class OdometryCheck:
             self.text = "; ".join(self._problems(np.array(self._readings)))
 
     def _problems(self, readings: FloatArray) -> Iterator[str]:
-        """Yield the problems of readings of shape (n, 7), with NaN for a pose or twist not read by the contract."""
+        """Yield the problems of readings, shape (n, 7), NaN for a pose or twist that is not read."""
         times_s, poses, twists = readings[:, 0], readings[:, 1:4], readings[:, 4:]
         span_s = times_s[-1] - times_s[0]
         if span_s < _LEAST_SPAN * _WINDOW_NS / NS_PER_S:
@@ -101,7 +101,7 @@ class OdometryCheck:
 
 
 def _motion(values: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return x, y and heading, and the twist along x and y and about z, with NaN for values that are not read."""
+    """Return x, y, heading, and the twist along x, y and about z, NaN for values not read."""
     pose = twist = _UNKNOWN
     if {"position", "orientation"} <= values.keys():
         x, y, z, w = values["orientation"].tolist()

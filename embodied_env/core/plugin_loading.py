@@ -46,7 +46,7 @@ def import_optional(module: str, *, needed_for: str) -> Any:  # noqa: ANN401 - a
 
 @contextmanager
 def foreign_code(error_of: Callable[[str], EmbodiedEnvError]) -> Iterator[None]:
-    """Convert any foreign error, `sys.exit` included, by `error_of`, and pass our own unchanged."""
+    """Convert foreign errors, `sys.exit` included, by `error_of`, and pass our own unchanged."""
     try:
         yield
     except (EmbodiedEnvError, Terminated):

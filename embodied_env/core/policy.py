@@ -120,7 +120,7 @@ class InstructedPolicy(Protocol):
     """A policy, or a model, that may take another prompt than that of its contract."""
 
     def instruct(self, instruction: str, /) -> bool:
-        """Use this prompt from the next inference on, or return False if the policy takes no prompt.
+        """Use this prompt from the next inference, or return False if the policy takes none.
 
         Raises UsageError for a policy that has another prompt, which it cannot change.
         """
@@ -219,7 +219,7 @@ class FunctionPolicy:
     """A callable as a policy, with its `close`, and `reset` with the arguments it takes."""
 
     def __init__(self, act: PolicyFunction, identity: PolicyIdentity) -> None:
-        """Wrap `act`, or raise UsageError if its `reset` needs other arguments than seed and episode_index."""
+        """Wrap `act`, or raise UsageError unless `reset` needs only seed and episode_index."""
         self._act, self.identity = act, identity
         self.n_action_steps: int | None = getattr(act, "n_action_steps", None)
         self.required_sensors: Sequence[str] = getattr(act, "required_sensors", ())
@@ -264,7 +264,7 @@ def as_policy(policy: object, identity: PolicyIdentity | None = None) -> Policy:
 
 
 def _reset_keywords(policy: object, label: str) -> Sequence[str]:
-    """Return those of seed and episode_index that the `reset` of a policy takes, which for LeRobot's is none."""
+    """Return which of seed and episode_index the `reset` of a policy takes."""
     try:
         parameters = inspect.signature(policy.reset).parameters.values() if hasattr(policy, "reset") else ()
     except (TypeError, ValueError):  # without a signature

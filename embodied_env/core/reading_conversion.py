@@ -67,7 +67,7 @@ class ReadingRules:
         self.acceptors |= {name: partial(self._accept_driver, name) for name in self.conversions}
 
     def sent(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the values of a converted field in its message, for a reading of a simulated world."""
+        """Return the values of a converted field in its message, for a simulated reading."""
         conversion, dtype = self.conversions[name][0], self.fields[name][1].dtype
         converted = conversion.to_driver(values.ravel()).reshape(values.shape)
         if dtype.kind in "iu":

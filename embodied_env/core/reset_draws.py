@@ -1,4 +1,4 @@
-"""Draws of the reset options, and homing and confirmation in a robot's reset after the backend's own part.
+"""Draws of reset options, and the homing and confirmation in a robot's reset.
 
 A draw is a pure function of the contract's options, the seed and the given values.
 """
@@ -170,7 +170,7 @@ def _draw(option: ResetOption, rng: np.random.Generator) -> FloatArray | float:
 
 
 def _truncated_normal(share: float, mean: float, std: float, low: float, high: float) -> float:
-    """Return the quantile of a truncated normal distribution from one `share` in [0, 1), without rejection."""
+    """Return the quantile of a truncated normal at `share` in [0, 1), without rejection."""
     normal = NormalDist(mean, std)
     below = normal.cdf(low)
     quantile = below + share * (normal.cdf(high) - below)

@@ -1,4 +1,4 @@
-"""The data types of a step, such as samples, snapshots, approved commands, verdicts and transitions.
+"""Data types of a step, such as samples, snapshots, commands, verdicts and transitions.
 
 None is modified after its creation (mypy checks it), and the arrays inside them are never written.
 """
@@ -357,7 +357,7 @@ class TaskResult:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """One complete step with the five values that Gymnasium returns, and the record behind them."""
+    """One step, with the five values that Gymnasium returns and the record behind them."""
 
     observation: Mapping[str, NDArray[Any]]
     action: Any  # the argument of `step`, after the action stages

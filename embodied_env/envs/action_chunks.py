@@ -43,7 +43,7 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], length: int) -> None:
-        """Wrap an environment of this package, in any wrappers, or raise UsageError for another one or a length < 1."""
+        """Wrap `env`, or raise UsageError for a foreign environment or a length < 1."""
         RecordConstructorArgs.__init__(self, length=length)
         super().__init__(env)
         base = env.unwrapped
@@ -103,7 +103,7 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         return observation, float(np.sum(rewards[:taken])), terminated, truncated, {**info, "chunk_result": result}
 
     def _take(self, actions: list[Any]) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Take one step with the first of `actions`, and drop the episode if the step ends it or raises."""
+        """Take one step, and drop the episode if the step ends it or raises."""
         episode, self._episode = self._episode, None
         self._base.preview(actions)
         result = self.env.step(actions[0])

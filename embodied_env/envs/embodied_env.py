@@ -127,7 +127,7 @@ class EmbodiedEnv(StepperEnv):
             weakref.finalize(self, _request_close, self.stepper, self._scheduling, os.getpid()).atexit = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle by the constructor's arguments, so that a copy of an open environment is not open."""
+        """Copy and pickle by the constructor's arguments, so that no copy is open."""
         return rebuild, (type(self), {**self._options, "contract": self.contract}, self.spec)
 
     def _has_host_timing(self, requested: bool | None) -> bool:  # noqa: FBT001 - the user's option
@@ -141,7 +141,7 @@ class EmbodiedEnv(StepperEnv):
         return requested
 
     def _load_task(self, world: Backend) -> tuple[Task, dict[str, Any]]:
-        """Return the task and its description, or the recorded results in a replay of an untrusted task."""
+        """Return the task and its description, or the recorded results of an untrusted task."""
         contract = self.contract
         is_trusted, file = contract.trusted or is_shipped(contract), None
         if isinstance(world, Recorded):
@@ -354,7 +354,7 @@ class EmbodiedEnv(StepperEnv):
 
 
 def _request_close(stepper: Stepper, scheduling: Scheduling, pid: int) -> None:
-    """Close after a garbage-collected environment, except in a fork, whose copy belongs to the parent."""
+    """Close after a garbage-collected environment, except in a forked process."""
     if os.getpid() == pid:
         stepper.lifecycle.request_close()
         scheduling.end()

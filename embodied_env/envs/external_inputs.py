@@ -120,7 +120,7 @@ class ExternalInputsSource:
             self._chunk = chunk
 
     def _new_chunk(self, account: Mapping[str, Any]) -> ActionChunk | None:
-        """Return the chunk of an account, or None unless all its actions have the form of an action."""
+        """Return the chunk of an account, or None if any of its actions is malformed."""
         number, born = account.get("id"), account.get("born")
         if not (type(number) is int and type(born) is int and number >= 0 and born >= 0):
             expected = "expected the number of the chunk and of its step as id and born, from 0"

@@ -29,7 +29,7 @@ def make_workspace_filter(contract: Contract, *, latency_s: float) -> WorkspaceF
 
 
 def _kinematics(contract: Contract) -> KinematicModel:
-    """Return the shape of the robot from its URDF, the record, or the first profile with a MuJoCo model."""
+    """Return the kinematics from the URDF, the record, or the first profile with a model."""
     if contract.safety.urdf is not None:
         from embodied_env.contract.urdf import parse_urdf  # noqa: PLC0415 - only where there is one
 

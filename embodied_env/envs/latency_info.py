@@ -181,7 +181,7 @@ class LatencyInfoBuilder:
             latency["end_to_end_s"], quality["end_to_end_s"] = age_s + acted_s, int(acted_quality or age_quality)
 
     def _injected_stages(self, before: Snapshot, now: Snapshot) -> tuple[InjectedInfo, InjectedQuality]:
-        """Return the injected, not measured, delays of this step's command and of its readings, in world time."""
+        """Return the injected delays of this step's command and readings, in world time."""
         known = Quality.UNKNOWN if now.injected is None else Quality.OK
         acts = known if self.injected == "whole" else Quality.UNKNOWN
         inference_ns, actuation_ns = math.nan, math.nan
@@ -227,14 +227,14 @@ class LatencyInfoBuilder:
         return seconds, codes
 
     def _data_age(self, sample: Sample, sent_ns: int) -> Stage:
-        """Return the time from acquisition to the command, where world time and steady time must agree to be added."""
+        """Return the time from acquisition to the command, or UNSYNCED unless the RTF is 1."""
         if abs(self._clock.rtf - 1.0) > _MAX_RTF_ERROR:
             return math.nan, Quality.UNSYNCED
         return _age(sample, sent_ns)
 
 
 def _find_actuation(evidence: ActuationEvidence | None, commands: CommandsInFlight) -> tuple[Stage, int, str]:
-    """Return how long the command took to act, how many were sent since, and the method of the evidence."""
+    """Return the time until the command acted, the number sent since, and the method."""
     found = None if evidence is None else commands.find(evidence.seq)
     if evidence is None or found is None:
         return _UNKNOWN, -1, ""
@@ -257,7 +257,7 @@ def _age(sample: Sample, now_ns: int) -> Stage:
 
 
 def _duration(ns: int, sample: Sample, quality: Quality = Quality.OK) -> Stage:
-    """Return a duration with `quality`, or if that is OK with NEGATIVE, or the quality of a held reading."""
+    """Return a duration and its quality, NEGATIVE or that of a held reading instead of OK."""
     value = ns / NS_PER_S
     if quality is not Quality.OK:
         return value, quality
@@ -267,7 +267,7 @@ def _duration(ns: int, sample: Sample, quality: Quality = Quality.OK) -> Stage:
 
 
 def _transport(sample: Sample) -> Stage:
-    """Return the time from publication to receipt, across hosts only if their clocks are known to agree."""
+    """Return the time from publication to receipt, across hosts only if their clocks agree."""
     if sample.source_ns is None or sample.received_ns is None:
         return _UNKNOWN
     quality = sample.transport_quality

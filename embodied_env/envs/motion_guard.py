@@ -109,7 +109,7 @@ class MotionGuard:
 
 
 def _measure_velocities(source: NewestSource, velocities: MeasuredVelocities) -> tuple[FloatArray, FloatArray]:
-    """Return the newest measured velocities and their ages, s, or NaN and infinite where the backend has none."""
+    """Return the measured velocities and their ages, s, NaN and infinite if not measured."""
     try:
         snapshot = source.newest(velocities.sensors)
     except BackendError:

@@ -105,7 +105,7 @@ def _absent(schema: Schema) -> int:
 
 
 def _entries_of(env: EmbodiedEnv) -> Iterator[_Entry]:
-    """Yield the fixed entries in the infos of `env`, the keys of `reset` and `step` with the contract's names."""
+    """Yield the fixed entries of the infos of `reset` and `step`, by the contract's names."""
     names = _Names(env)
     both = {**info_definition("reset")["properties"], **info_definition("step")["properties"]}
     for path, schema in _leaves({"properties": both}, names):

@@ -169,7 +169,7 @@ class GapPolicy:
         return Snapshot(now_ns=now_ns, samples=samples)
 
     def _last_valid(self, name: str, rejected: Sample | None) -> Sample:
-        """Return the last valid sample of `name` with the quality and the counts of the rejected one."""
+        """Return the last valid sample of `name` with quality and counts of the rejected one."""
         held = self._held[name]
         if rejected is None:
             return replace(held, quality=Quality.MISSING, reason="no message", lost=0, duplicated=0, reordered=0)
@@ -235,7 +235,7 @@ def _mark_age(sample: Sample, age_ns: int) -> Sample:
 
 
 def _mark_value(sample: Sample, layout: FieldLayout, found: NDArray[Any] | None) -> Sample:
-    """Return the sample marked with the problem of a field, unless another field has made it INVALID."""
+    """Return the sample with the problem of a field, unless another made it INVALID."""
     if sample.quality is Quality.INVALID:
         return sample
     quality = Quality.INVALID
@@ -252,7 +252,7 @@ def _mark_value(sample: Sample, layout: FieldLayout, found: NDArray[Any] | None)
 
 
 def _limits(layout: FieldLayout) -> tuple[Any, Any]:
-    """Return the bounds of valid values, as floats for few values of equal bounds, else arrays, or None without."""
+    """Return the bounds of valid values, as floats if few and equal, or None without bounds."""
     low, high = finite_bounds(layout) or (None, None)
     if low is None or high is None or low.size > _FEW or low.ndim != 1 or np.ptp(low) or np.ptp(high):
         return low, high

@@ -48,7 +48,7 @@ def open_observers(
 
 
 class _ForeignObserver:
-    """An observer of a user or of another package, which receives copies and is named in its errors."""
+    """A user's or another package's observer, which receives copies and is named in errors."""
 
     def __init__(self, observer: Observer, name: str) -> None:
         self._observer, self._name = observer, name

@@ -100,7 +100,7 @@ class ResetProcedure:
         return self._judge(snapshot, request, instruction)
 
     def _follow(self, routine: ResetRoutine, request: ResetRequest, snapshot: Snapshot, deadline_ns: int) -> Snapshot:
-        """Drive home, ask the operator, and read again, since earlier readings are older than the routine."""
+        """Drive home, ask the operator, and return readings newer than the routine."""
         report, homing = reset_report(snapshot), None
         if routine.home:
             homing = HomingMotion(self.guard.contract, routine, self.guard.gate, self.guard.arbiter, self.guard.clock)
@@ -129,14 +129,14 @@ class ResetProcedure:
         return replace(snapshot, reset=report)
 
     def _read_again(self, snapshot: Snapshot, request: ResetRequest, deadline_ns: int) -> Snapshot:
-        """Return newer readings with the same report, or the last ones of a world that does not ask."""
+        """Return the snapshot verified, with newer readings after a routine and the same report."""
         raw, backend = snapshot, self.guard.backend
         if isinstance(backend, Resettable) and backend.routine is not None:
             raw = backend.verify(deadline_ns)
         return replace(self._verify(raw, request.epoch, continues=True), reset=snapshot.reset)
 
     def _drive_home(self, homing: HomingMotion, snapshot: Snapshot, deadline_ns: int) -> tuple[Snapshot, str]:
-        """Drive home under the watchdog, brake if that fails, and return the last snapshot and a summary."""
+        """Drive home under the watchdog, brake on failure, and return last snapshot and summary."""
         backend, clock, frozen_ns = self.guard.backend, self.guard.clock, 0
         if not (backend.capabilities.free_running or isinstance(backend, Resettable)):
             self.guard.brake("before homing")  # the embedded world over ROS does not move before a command
@@ -174,7 +174,7 @@ class ResetProcedure:
         return snapshot
 
     def _judge(self, snapshot: Snapshot, request: ResetRequest, instruction: str) -> Snapshot:
-        """Let the task judge the snapshot, and add its verdict, the prompt and the requested options to the report."""
+        """Let the task judge the snapshot, and add verdict, prompt and options to the report."""
         report = reset_report(snapshot)
         if self.inputs.is_live:  # the report of a recorded run has its own options
             if report.ignored:

@@ -223,7 +223,7 @@ class Stepper:
         return self._gap_policy.lost(self._episode.snapshot.now_ns, str(step.lost)), []
 
     def _judge(self, step: PendingStep, snapshot: Snapshot) -> tuple[TaskResult, TaskError | None]:
-        """Return the task's result, or no reward and no terms if the world is lost or the task fails."""
+        """Return the task's result, or one of zero and NaN if the world is lost or it fails."""
         failed = None
         if step.lost is None:
             try:

@@ -1,4 +1,4 @@
-"""Hold the state of a stepper, an episode and a step, and open, brake and close what is stepped.
+"""State of a stepper, an episode and a step, and how a stepper opens, brakes and closes.
 
 Any thread may close: the user's, an exit handler, and the watchdog's after the main thread has ended.
 """
@@ -191,7 +191,7 @@ class Lifecycle:
             self._close()
 
     def _close_unless_busy(self) -> bool:
-        """Close in the watchdog thread, or return False if another thread opens or closes and may wait for it."""
+        """Close in the watchdog thread, or return False while another thread opens or closes."""
         if not self._closing.acquire(blocking=False):
             return False
         try:

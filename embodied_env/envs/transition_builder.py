@@ -54,7 +54,7 @@ class TransitionBuilder:
     """
 
     def __init__(self, guard: MotionGuard, ledger: Ledger, *, evaluator_info: bool, host_timing: bool) -> None:
-        """Determine the stages that can be measured, since stamps of a middleware do not relate to a virtual clock."""
+        """Determine the measurable stages, as ROS stamps do not relate to a virtual clock."""
         contract, backend, capabilities = guard.contract, guard.backend, guard.backend.capabilities
         self._contract, self._gate, self._watchdog, self._ledger = contract, guard.gate, guard.watchdog, ledger
         self.observations = ObservationBuilder(contract)
@@ -261,7 +261,7 @@ def reset_report(snapshot: Snapshot) -> ResetReport:
 
 
 def _home_offset(report: ResetReport) -> float:
-    """Return the distance from home in a report, which may be that of a recorded run, or -1 without one."""
+    """Return the distance from home in a report, or -1 without one."""
     try:
         return float(report.details.get("home_offset", -1))
     except ValueError:
@@ -343,7 +343,7 @@ class EndReasons:
         return order_end_reasons([*dict.fromkeys(reasons)]) if reasons else ()
 
     def _stop_reason(self, step: PendingStep) -> str:
-        """Return the most severe finding as an end reason, `LATE` if the agent's time alone explains every stop."""
+        """Return the most severe end reason, LATE if the agent's time alone explains every stop."""
         findings, context = step.approved.report.findings, step.external_inputs.safety_context
         is_late = partial(
             is_explained,
