@@ -81,7 +81,7 @@ class Capabilities:
 
     @property
     def world(self) -> World:
-        """World that the commands move, which is "simulator", "emulator" or "robot", or "dry run" if they move none."""
+        """The moved world, "simulator", "emulator" or "robot", or "dry run" if none is moved."""
         return name_world(vars(self))
 
 
@@ -133,7 +133,7 @@ class Resettable(Protocol):
         """Ask the operator, or raise BackendNotReadyError without a confirmation in time."""
 
     def verify(self, deadline_ns: int) -> Snapshot:
-        """Return a snapshot in which every sensor is newer than this call, or raise BackendNotReadyError."""
+        """Return a snapshot with every sensor newer than this call, or raise BackendNotReadyError."""
 
 
 @runtime_checkable
@@ -154,7 +154,7 @@ class NewestSource(Protocol):
 
 @runtime_checkable
 class CommandTimeout(Protocol):
-    """Backend whose controller obeys a velocity for `downstream_timeout_s`, None if unlimited or unknown."""
+    """Backend whose controller stops after `downstream_timeout_s`, None if never or unknown."""
 
     downstream_timeout_s: float | None
 
@@ -168,7 +168,7 @@ class Paced(Protocol):
 
 @runtime_checkable
 class Delayed(Protocol):
-    """Backend with injected delays, of which `inference_ns` is that from the newest observation until its command."""
+    """Backend with injected delays, `inference_ns` from newest observation to its command."""
 
     inference_ns: int
 
@@ -189,7 +189,7 @@ class MessageSource(Protocol):
 
 @runtime_checkable
 class Renderable(Protocol):
-    """A backend that renders images, and with the render mode "human" shows its world in a window."""
+    """A backend that renders images, and shows its world in a window in render mode "human"."""
 
     def render(self) -> NDArray[np.uint8]:
         """Return an image of the world, shape (height, width, 3)."""
@@ -222,7 +222,7 @@ class ReplaySource(Protocol):
 
 @runtime_checkable
 class Recorded(Protocol):
-    """A backend that replays a recorded run, in which the recorded task results replace an untrusted task."""
+    """A backend that replays a run, whose results replace those of an untrusted task."""
 
     playback: ReplaySource  # recorded stamps and external inputs
     task_file: str | Path | None  # file to load the task from (``FILE.py`` or ``FILE.py:Class``)
@@ -250,7 +250,7 @@ class ContractSource(Protocol):
 
 
 def find_estop_source(backend: Backend) -> EstopSource | None:
-    """Return `backend` if it declares safety inputs, or raise TypeError if it does and cannot read them."""
+    """Return `backend` if it declares safety inputs, or raise TypeError if it cannot read them."""
     if not backend.capabilities.estop_inputs:
         return None
     if not isinstance(backend, EstopSource):

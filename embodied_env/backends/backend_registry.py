@@ -66,7 +66,7 @@ def make_backend(
 
 
 def find_contract_of(name: str, options: Mapping[str, Any]) -> Contract:
-    """Return the contract that the backend called `name` has itself, or raise UsageError if it has none."""
+    """Return the contract of the backend `name` itself, or raise UsageError if it has none."""
     _, factory = _find(name, None)
     if not isinstance(factory, ContractSource):
         raise UsageError(
@@ -84,12 +84,12 @@ def unknown_backend(name: str) -> str:
 
 
 def backend_accepts(name: str, option: str, *, pacing: str | None = None) -> bool:
-    """Return whether a backend has the option, or raise UsageError for an unknown name or pacing."""
+    """Return whether a backend has the option, or raise UsageError for an unknown backend."""
     return option in inspect.signature(_find(name, pacing)[1]).parameters
 
 
 def _find(name: str, pacing: str | None) -> tuple[Plugin, BackendFactory]:
-    """Return plug-in and factory of ``NAME.PACING``, or of ``NAME`` for every pacing, of which None is the default."""
+    """Return plug-in and factory of ``NAME.PACING``, or of ``NAME`` for every pacing."""
     if not isinstance(name, str):
         raise UsageError(f"invalid backend: {name!r} (expected a name, one of: {', '.join(known_backends())})")
     names = [known for known in plugin_names("backends") if known.partition(".")[0] == name]
@@ -183,7 +183,7 @@ def _call(name: str, call: str, method: Any, *arguments: Any, **named: Any) -> A
 
 
 def _halt(name: str, halt: Any, reason: str) -> None:  # noqa: ANN401 - as above
-    """Halt the backend, and log its error, which must not end the braking or the account of the step."""
+    """Halt the backend, and log its error, which must not end the braking."""
     try:
         _call(name, "halt", halt, reason)
     except BackendError as error:

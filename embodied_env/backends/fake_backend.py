@@ -1,4 +1,4 @@
-"""Deterministic in-process backend with scripted faults, which also serves users as a test double."""
+"""Deterministic in-process backend with scripted faults, also a test double for users."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class FakeBackend:
         step_timeout_s: float = 1.0,
         reset_timeout_s: float = 1.0,
     ) -> None:
-        """Prepare a world with `faults` in every episode, or raise UsageError for an invalid timeout or fault."""
+        """Prepare a world with `faults` in every episode, or raise UsageError for invalid ones."""
         self.capabilities = Capabilities(
             simulated=True,
             exact_step=not free_running,
@@ -120,7 +120,7 @@ class FakeBackend:
         """Do nothing."""
 
     def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:  # noqa: ARG002 - it is instant
-        """Draw the constants by the seed and place each joint in the middle of its range, or at zero."""
+        """Draw the constants by the seed and place each joint at mid-range, or at zero."""
         rng = np.random.default_rng(request.seed)
         sampled = draw_options(self._contract.reset_options, request.seed, request.options, rng)
         for name, sensor in self._contract.sensors.items():
@@ -253,7 +253,7 @@ class FakeBackend:
         return values
 
     def _joints_of(self, sensor: SensorSpec) -> Iterator[tuple[str, list[int], list[int]]]:
-        """Yield each field of a sensor that shows commanded joints, with their places in the field and these joints."""
+        """Yield each field that shows commanded joints, with their places and the joints."""
         for field in {"position", "velocity"}.intersection(sensor.fields) if sensor.type == JOINT_SENSOR else ():
             shown = sensor.fields[field].joints or ()
             places = [place for place, joint in enumerate(shown) if joint in self._joints]

@@ -1,4 +1,4 @@
-"""Run the MuJoCo world of `embodied_env.sim` in the process of the agent, in lockstep or in real time."""
+"""MuJoCo worlds of `embodied_env.sim` in the agent's process, in lockstep or real time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _WINDOW_NS = NS_PER_S  # the real-time factor covers the last one or two windows
 
 
 class MujocoBackend:
-    """Simulates in lockstep, exactly and seedably, without a middleware, with `delays` injected if not None."""
+    """Simulates in lockstep, exactly and seedably, with `delays` injected if not None."""
 
     name = "mujoco"
     capabilities = Capabilities(
@@ -50,7 +50,7 @@ class MujocoBackend:
     def __init__(
         self, contract: Contract, *, clock: Clock, step_timeout_s: float | None = None, delays: DelayModel | None = None
     ) -> None:
-        """Read the profile ``backends.mujoco`` of `contract` for a world that `open` builds, with `delays` injected."""
+        """Read the profile ``backends.mujoco`` of `contract`, for a world that `open` builds."""
         self._contract = contract
         self._clock = clock
         self.delays = delays
@@ -66,7 +66,7 @@ class MujocoBackend:
         self._running: World | None = None  # the same one, from a reset until `halt`
 
     def open(self) -> None:
-        """Build the world, and check fields with a path against the ROS message, if it is installed."""
+        """Build the world, and check fields with a path against the ROS message, if installed."""
         for name, sensor in self._contract.sensors.items():
             if any(spec.path is not None for spec in sensor.fields.values()):
                 with suppress(MissingDependencyError):
@@ -259,7 +259,7 @@ class RealtimeMujocoBackend(MujocoBackend):
             return super().send(command)
 
     def advance(self, target_ns: int, deadline_ns: int) -> None:  # noqa: ARG002 - the pacer has the deadline
-        """Wait for the end of the control period, at which no tick is left, each computed at its start."""
+        """Wait for the end of the control period, at which no tick is left."""
         due_ns = self.pacer.deadline_ns
         is_due = True
         while is_due:

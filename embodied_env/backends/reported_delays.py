@@ -16,7 +16,7 @@ from embodied_env.timing.delay_model import DelayModel, schedule_of
 
 
 def forwarded(name: str, *default: Any) -> Any:  # noqa: ANN401 - the type of the backend's attribute
-    """Return a property that reads `name` of the wrapped backend, or `default` if the backend lacks it."""
+    """Return a property that reads `name` of the wrapped backend, or `default` without it."""
     return property(lambda self: getattr(self._world, name, *default))
 
 
@@ -33,7 +33,7 @@ class ReportedDelays:
     show = forwarded("show")
 
     def __init__(self, world: Backend, model: DelayModel, contract: Contract) -> None:
-        """Wrap `world`, which injects the delays of `model`, or raise UsageError for a model of other sensors."""
+        """Wrap `world`, which injects the delays of `model`, or raise UsageError for other sensors."""
         self.name = world.name
         self.capabilities = replace(world.capabilities, injected="whole" if model.has_actuation else "sensors")
         self.step_timeout_s = world.step_timeout_s

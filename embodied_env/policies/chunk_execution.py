@@ -165,7 +165,7 @@ class ChunkRunner:
             self._calls.submit(partial(self._instruct, self.policy, instruction))
 
     def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
-        """Return the action for the next step, or `NoAction`, or raise PolicyError for an error of the policy."""
+        """Return the next action or `NoAction`, or raise PolicyError for an error of the policy."""
         self._step, self._accounts = self._step + 1, {}
         self._calls.check()
         if self._request is not None and self._request[1].done():
@@ -191,7 +191,7 @@ class ChunkRunner:
         return not self._is_due(self._step + 1)
 
     def begin(self, answer: Any) -> Any:  # noqa: ANN401 - policies return anything
-        """Return the action for the next step from what the policy has returned for its observation."""
+        """Return the next action from what the policy returned for its observation."""
         self._step, self._accounts = self._step + 1, {}
         self._add(self._step - 1, (answer, split_chunk(answer), None, self._taken), is_awaited=True)
         return self._act()
@@ -235,7 +235,7 @@ class ChunkRunner:
         return planned - newest.index(step) <= early
 
     def _prefix(self) -> tuple[int, int] | None:
-        """Return the arguments of `continue_chunk`, or None unless the policy's last chunk is being executed."""
+        """Return the arguments of `continue_chunk`, or None unless the last chunk is executed."""
         newest = self._last
         if newest is None or not newest.left(self._step):
             return None
@@ -319,7 +319,7 @@ class ChunkRunner:
         return blend([chunk.actions[chunk.index(step)] for chunk, _ in used], [weight for _, weight in used])
 
     def _weigh(self, step: int) -> list[tuple[Chunk, float]]:
-        """Return the chunks with an action for `step` with their weights, which add up to 1, oldest first."""
+        """Return the chunks for `step`, oldest first, with weights that add up to 1."""
         usable = [chunk for chunk in self._chunks if chunk.left(step)]
         if self.mode == "ensemble":
             weights = [math.exp(-DECAY * place) for place in range(len(usable))]

@@ -274,7 +274,7 @@ def _each(path: str, value: T | tuple[T, ...], count: int) -> tuple[T, ...]:
 def _unit_map(
     file: PolicyFile, contract: Contract, path: str, unit: str | None, own: str | None, name: str
 ) -> tuple[float, float]:
-    """Return factor and zero of a value in `unit` for a value in the unit `own` of the component `name`."""
+    """Return factor and zero that convert a value of `name` from the unit `own` to `unit`."""
     if unit is None or unit == own:
         return 1.0, 0.0
     (base, size), (own_base, own_size) = UNITS.get(unit, (None, 1.0)), UNITS.get(own or "", ("", 1.0))

@@ -130,7 +130,7 @@ def read_normalizers(folder: Path) -> tuple[dict[str, Normalization], list[str]]
 
 
 def _normalizes(step: Mapping[str, Any]) -> bool:
-    """Return whether a step of a processor is LeRobot's normalizer or unnormalizer, by its name or its class."""
+    """Return whether a step, by name or class, is LeRobot's normalizer or unnormalizer."""
     return "normalizerprocessor" in str(step.get("registry_name") or step.get("class")).replace("_", "").lower()
 
 
@@ -212,7 +212,7 @@ def _feature(
 
 
 def _names(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
-    """Return the names of a column given as a list, a mapping to one list, or a mapping from name to index."""
+    """Return the names of a column from a list, a mapping to a list, or a mapping to indices."""
     if isinstance(value, Mapping):
         lists = [each for each in value.values() if isinstance(each, list)]
         value = lists[0] if len(lists) == 1 else [] if lists else sorted(value, key=value.__getitem__)
@@ -220,7 +220,7 @@ def _names(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
 
 
 def _statistics(folder: Path, config: Any, stats: Any) -> dict[str, Statistics]:  # noqa: ANN401 - JSON
-    """Return the statistics of the saved processor, else of an old model, else of the dataset, by feature."""
+    """Return statistics by feature, of the processor, else an old model, else the dataset."""
     features = {**(config.get("input_features") or {}), **(config.get("output_features") or {})}
     found: dict[str, Statistics] = {}
     for pattern, known in zip(_NORMALIZERS, (features, config.get("output_features") or {}), strict=True):
@@ -241,7 +241,7 @@ def _statistics(folder: Path, config: Any, stats: Any) -> dict[str, Statistics]:
 
 
 def _by_feature(features: Container[str], rows: Iterable[tuple[str, str, Any]]) -> dict[str, Statistics]:
-    """Group finite statistics of `features` by feature, float32 in the fewest digits that keep them."""
+    """Group finite statistics by feature, float32 in the fewest digits that keep them."""
     found: dict[str, dict[str, tuple[float, ...]]] = {}
     for feature, statistic, value in rows:
         if feature not in features or statistic not in _KNOWN:

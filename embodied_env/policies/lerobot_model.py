@@ -1,4 +1,4 @@
-"""Models of LeRobot from a pretrained policy directory, computed by LeRobot with its own processors."""
+"""Models from LeRobot's pretrained directories, computed by LeRobot with its processors."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _spec(shape: tuple[int | None, ...]) -> ArraySpec:
 
 
 def _read_steps(path: Path, *, trust: bool) -> list[tuple[str, str | None]]:
-    """Return name and state file of each step of a processor, or raise UsageError for code or files elsewhere."""
+    """Return name and state file of each step, or raise UsageError for code or outside files."""
     content = read_mapping(path)
     try:
         steps = [(str(each.get("registry_name") or each["class"]), each.get("state_file")) for each in content["steps"]]

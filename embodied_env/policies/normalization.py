@@ -43,7 +43,7 @@ class Normalizer:
     """The normalisation of vectors along their last axis, to magnitudes of at most `clip`."""
 
     def __init__(self, file: PolicyFile, path: str, spec: NormalizeSpec, size: int) -> None:
-        """Read the statistics of `spec` at `path`, or raise ContractError for those that do not fit."""
+        """Read the statistics of `spec` at `path`, or raise ContractError if they do not fit."""
         names = STATISTICS[spec.method]
         found = dict(zip(names, _read(file, path, spec, names), strict=True))
         for name, values in found.items():
@@ -99,7 +99,7 @@ def _read(file: PolicyFile, path: str, spec: NormalizeSpec, names: tuple[str, st
 
 
 def _read_json(data: bytes) -> Mapping[str, Any]:
-    """Return statistics by ``feature.statistic`` from LeRobot's ``stats.json`` or openpi's ``norm_stats.json``."""
+    """Return ``feature.statistic`` values of LeRobot's stats.json or openpi's norm_stats.json."""
     document = parse_json(data, max_bytes=MOST_DATA_BYTES)
     document = document.get("norm_stats", document) if isinstance(document, dict) else document
     if not isinstance(document, dict) or not all(isinstance(each, dict) for each in document.values()):

@@ -99,7 +99,7 @@ class OnnxModel(BatchModel):
     """A stateless model of a session of onnxruntime."""
 
     def __init__(self, session: Any, identity: PolicyIdentity) -> None:  # noqa: ANN401 - untyped
-        """Read the inputs and outputs of `session`, or raise UsageError for types that are not supported."""
+        """Read the inputs and outputs of `session`, or raise UsageError for unsupported types."""
         self.identity, self._session, self._has_run = identity, session, False
         for each in (*session.get_inputs(), *session.get_outputs()):
             if each.type not in _DTYPES or not each.shape:
@@ -128,7 +128,7 @@ class OnnxModel(BatchModel):
         return [{name: array[row] for name, array in outputs.items()} for row in range(len(rows))]
 
     def _infer(self, feeds: Mapping[str, NDArray[Any]]) -> Sequence[Any]:
-        """Run the session, with a time limit against an endless loop for the first inference, before anything moves."""
+        """Run the session, with a time limit for the first inference, before anything moves."""
         if self._has_run:
             answer: Sequence[Any] = self._session.run(None, feeds)
             return answer

@@ -1,4 +1,4 @@
-"""Policies of many robots, one object per slot of a vector environment or per agent of a team."""
+"""Policies of many robots, one per slot of a vector environment or agent of a team."""
 
 from __future__ import annotations
 

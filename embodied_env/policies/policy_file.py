@@ -1,4 +1,4 @@
-"""Policy files, which give a model's inputs and outputs in terms of a contract (docs/reference/policy_file.md)."""
+"""Policy files, which give a model's inputs and outputs in terms of a contract."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ class PolicyFile(FrozenFields):
         return sha256_of({name: sha256(content).hexdigest() for name, content in contents.items()})
 
     def difference(self, contract: Contract) -> str:
-        """Return the difference of `contract` from the one that the policy was trained under, or ""."""
+        """Return the difference of `contract` from the one used in training, or ""."""
         trained = self.contract
         if trained is None or trained.fingerprint == contract.fingerprint:
             return ""

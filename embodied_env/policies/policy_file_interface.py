@@ -1,4 +1,4 @@
-"""The inputs and outputs of a model by a policy file, in terms of a contract and checked before use."""
+"""Inputs and outputs of a model by a policy file, checked against a contract before use."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class PolicyFileInterface(Interface):
     """
 
     def __init__(self, file: PolicyFile, contract: Contract) -> None:
-        """Find everything that `file` names in `contract`, or raise UsageError for names that do not fit."""
+        """Find the names of `file` in `contract`, or raise UsageError for names that do not fit."""
         self.file, self._contract, self._label = file, contract, f"policy file {file.source}"
         if difference := file.difference(contract):
             problem = f"{contract.name} is not the contract of the training: {difference}"
@@ -193,7 +193,7 @@ class PolicyFileInterface(Interface):
         return round(lag)
 
     def _check_joint_names(self) -> None:
-        """Raise ContractError for a joint of `joint_names` or `limits` that is in no input or output."""
+        """Raise ContractError for a joint of `joint_names` or `limits` in no input or output."""
         used = {joint for _, spec in self.file.specs() for part in spec.parts or () for joint in part.joints or ()}
         for key, named in (("joint_names", self.file.joint_names), ("limits", self.file.limits)):
             for name in named:
@@ -230,7 +230,7 @@ def _read_sensors(file: PolicyFile, contract: Contract) -> tuple[str, ...]:
 
 
 def _normalizes(identity: PolicyIdentity) -> bool:
-    """Return whether a model, or that of a server of this package, is one of LeRobot with its processors."""
+    """Return whether a local or served model is one of LeRobot with its processors."""
     found: Any = identity.server
     for key in ("embodied_env", "identity", "format"):
         found = found.get(key) if isinstance(found, Mapping) else None
@@ -243,7 +243,7 @@ def _check_shapes(
     shapes: Mapping[str, tuple[int, ...]],
     labels: Mapping[str, Sequence[str]],
 ) -> None:
-    """Raise ContractError unless the inputs or outputs of a model, if known, have these names and shapes."""
+    """Raise ContractError unless known inputs or outputs have these names and shapes."""
     if specs is None:
         return
     for name, shape in shapes.items():
@@ -335,7 +335,7 @@ class ActionMapping:
         return self._layout.as_action(actions[0] if is_single else actions)
 
     def _resampled(self, rows: FloatArray) -> FloatArray:
-        """Return one row per control period of the contract, from one per control period of the policy."""
+        """Return one row per control period of the contract, from one per policy period."""
         times = np.arange(self._most + 1) / self.ratio
         held = rows[np.minimum((times[:-1] + _ROUNDING).astype(np.int64), len(rows) - 1)]
         knots, sums = np.arange(len(rows) + 1), np.vstack([np.zeros(rows.shape[1]), np.cumsum(rows, axis=0)])

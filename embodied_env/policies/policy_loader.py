@@ -127,7 +127,7 @@ def load_model(address: str, *, trust: bool = False, **options: Any) -> PolicyMo
 
 
 def _load_model(address: PolicyAddress, options: Mapping[str, Any]) -> PolicyModel:
-    """Return the model at an address, called with `options`, which include those of the address."""
+    """Return the model at an address, called with `options`, those of the address included."""
     text, plugin = address.text, find_plugin("policies", address.name)
     factory, takes = (None, None) if plugin is None else _load(plugin)
     if plugin is None or factory is None or takes != "location":
@@ -221,7 +221,7 @@ def _imported(address: str) -> Policy:
 
 
 def _parse_call(address: str, expression: str) -> tuple[str, list[Any] | None, dict[str, Any]]:
-    """Return name and arguments of ``factory(literals)``, or the name and None, without evaluating anything."""
+    """Return name and arguments of ``factory(literals)``, or name and None, unevaluated."""
     if expression.isidentifier():
         return expression, None, {}
     with suppress(SyntaxError, ValueError, MemoryError, RecursionError):  # of untrusted text

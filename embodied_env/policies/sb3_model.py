@@ -52,7 +52,7 @@ def load_sb3(location: str, *, trust: bool = False, deterministic: bool = True) 
 
 
 def _make_network(data: dict[str, Any], parameters: Any) -> Any:  # noqa: ANN401 - of a library
-    """Return the policy network alone, since acting needs no algorithm, optimizer or replay buffer."""
+    """Return the policy network, without algorithm, optimizer and replay buffer."""
     made = data["policy_class"]
     options = {name: value for name, value in data["policy_kwargs"].items() if name != "device"}
     if "use_sde" in inspect.signature(made).parameters:  # on-policy algorithms pass it apart
@@ -114,7 +114,7 @@ class Sb3Model(PolicyModel):
 
 
 def _spec_of(space: spaces.Space[Any]) -> ArraySpec:
-    """Return the spec of the network's input, which converts vectors to float32 and puts image channels first."""
+    """Return the spec of the input, with vectors in float32 and image channels first."""
     from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
 
     shape, is_image = space.shape or (), is_image_space(space)

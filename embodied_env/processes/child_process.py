@@ -61,14 +61,14 @@ class ProcessSpec:
         return [python, "-m", self.module, *self.arguments, *ros]
 
     def supervised_command(self, python: str = sys.executable) -> list[str]:
-        """Return the command line under a supervisor, so that the process does not outlive this one."""
+        """Return the command line under a supervisor, which ends the process with this one."""
         order = 0 if self.is_work else 1 if self.role == RELAY else 2
         options = ["--starter", str(os.getpid()), "--order", str(order), "--grace", str(self.grace_s)]
         return [python, supervisor.__file__, *options, "--", *self.command(python)]
 
     @property
     def longest_end_s(self) -> float:
-        """Longest time to end under a supervisor, with the wait for others, SIGINT, SIGTERM and SIGKILL."""
+        """Longest time to end, s, with the wait for others, SIGINT, SIGTERM and SIGKILL."""
         return 3 * self.grace_s + (0.0 if self.is_work else supervisor.LONGEST_WAIT_S)
 
 
@@ -232,7 +232,7 @@ _still_open: set[str] = set()  # ports to remove once they are closed
 
 
 def segments_of(pid: int | str) -> frozenset[str]:
-    """Return the names of the Fast DDS segments that a process has mapped, or none if it cannot be inspected."""
+    """Return the Fast DDS segments that a process has mapped, none if it cannot be inspected."""
     try:
         maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -242,7 +242,7 @@ def segments_of(pid: int | str) -> frozenset[str]:
 
 
 def remove_orphaned_segments(names: Iterable[str]) -> list[str]:
-    """Remove the segments in `names` that no living process owns or has open as a port, and return their names."""
+    """Remove the segments in `names` that no living process uses, and return their names."""
     wanted = {*names, *_still_open}
     ports = {name for name in wanted if name.startswith(_PORT)}
     processes = Path("/proc").glob("[0-9]*") if ports else ()
@@ -253,7 +253,7 @@ def remove_orphaned_segments(names: Iterable[str]) -> list[str]:
 
 
 def _remove_if_abandoned(name: str) -> bool:
-    """Remove a segment unless a living process holds its lock, and return whether it was removed."""
+    """Remove a segment unless a process holds its lock, and return whether it was removed."""
     try:
         lock = os.open(_FOLDER / f"{name}{_LOCK}", os.O_RDWR)
     except FileNotFoundError:
@@ -275,7 +275,7 @@ def _remove_if_abandoned(name: str) -> bool:
 
 
 def read_first_line() -> str:
-    """Read one line of standard input in a child, unbuffered, since `watch_parent` reads the rest."""
+    """Read one line of standard input unbuffered, since `watch_parent` reads the rest."""
     line = bytearray()
     while (byte := os.read(0, 1)) not in (b"", b"\n"):
         line += byte
@@ -283,7 +283,7 @@ def read_first_line() -> str:
 
 
 def watch_parent(on_end: Callable[[], None], *, grace_s: float = STOP_GRACE_S) -> None:
-    """Call `on_end` in a child when standard input ends with the parent, and exit after `grace_s` at the latest."""
+    """Call `on_end` when standard input ends with the parent, and exit within `grace_s`."""
 
     def watch() -> None:
         while os.read(0, 4096):

@@ -1,4 +1,4 @@
-"""Brake and close at the end of the program, on SIGTERM and SIGHUP too, and defer signals in critical sections.
+"""Brake and close at the end of the program, and defer signals in critical sections.
 
 Ctrl-C raises KeyboardInterrupt, and exit handlers run. SIGTERM, and SIGHUP when a terminal or an SSH session closes,
 would end the program at once, so they raise SystemExit, unless the program handles or ignores them. The interpreter
@@ -83,7 +83,7 @@ os.register_at_fork(after_in_child=_open.clear)  # only the parent closes them
 
 
 def close_at_exit(thing: Closable, *, aside: bool = False) -> None:
-    """Close `thing` at interpreter exit if it still exists, with `aside` in a thread of its own."""
+    """Close `thing` at interpreter exit if it still exists, in a thread if `aside`."""
     if not _open:
         atexit.unregister(_close_all)
         atexit.register(_close_all)
@@ -121,7 +121,7 @@ def call_together(calls: Sequence[Callable[[], object]]) -> list[Exception | Sys
 
 
 def exit_on_sigterm() -> None:
-    """Let SIGTERM and SIGHUP end the program like ``sys.exit``, unless they are handled or ignored."""
+    """Let SIGTERM and SIGHUP end the program like ``sys.exit``, unless handled or ignored."""
     if threading.current_thread() is threading.main_thread():
         for number in _EXIT_SIGNALS:
             if signal.getsignal(number) is signal.SIG_DFL:

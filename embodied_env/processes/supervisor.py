@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _watch(starter: int, parent: int) -> Callable[[], bool]:
-    """Return a check whether the starter or the parent has ended, which differ under a launch prefix such as gdb."""
+    """Return a check whether the starter or the parent, such as gdb, has ended."""
     handle = -1
     if starter != parent:  # the end of a parent shows in getppid
         try:
@@ -116,7 +116,7 @@ def _supervise(
     wait_s: float,
     grace_s: float,
 ) -> bool:
-    """Wait until `process` has ended, by itself or by signals, which wait up to `wait_s` while `is_needed`.
+    """Wait until `process` ends, with signals delayed by up to `wait_s` while `is_needed`.
 
     Return whether it was asked to end.
     """

@@ -1,4 +1,4 @@
-"""Injectable clocks, and the absolute deadlines of a real-time loop, so that it does not drift.
+"""Injectable clocks, and the absolute deadlines of a real-time loop without drift.
 
 Time is integer nanoseconds, and a duration is the difference of two times of one clock.
 """
@@ -28,7 +28,7 @@ class Clock(Protocol):
     virtual: bool
 
     def now_ns(self) -> int:
-        """Return the time of the steady clock, which never decreases and on which durations are measured."""
+        """Return the time of the steady clock, which never decreases."""
 
     def system_ns(self) -> int:
         """Return UTC, the clock of middleware stamps."""
@@ -70,12 +70,12 @@ class SteadyClock:
 
 
 def deadline_to_monotonic_s(deadline_ns: int, clock: Clock) -> float:
-    """Convert a deadline of `clock` to seconds of `time.monotonic`, at least now, for waits on middleware."""
+    """Convert a deadline to seconds of `time.monotonic`, at least now, for middleware waits."""
     return time.monotonic() + max(0.0, (deadline_ns - clock.now_ns()) / NS_PER_S)
 
 
 class ManualClock:
-    """Clock that tests advance by hand, on which sleeping jumps to the deadline and takes no real time."""
+    """Clock that tests advance by hand, on which sleeping jumps to the deadline."""
 
     virtual = True
 
@@ -117,7 +117,7 @@ CLOCKS: Mapping[str, Callable[[], Clock]] = {"steady": SteadyClock, "virtual": V
 
 
 def make_clock(clock: str | Clock | None) -> Clock:
-    """Return the clock named `clock` (``"steady"``, the default, or ``"virtual"``), or `clock` itself."""
+    """Return `clock`, or the one named ``"steady"`` (default) or ``"virtual"``."""
     if clock is None:
         return SteadyClock()
     if isinstance(clock, Clock) and not isinstance(clock, type):

@@ -1,4 +1,4 @@
-"""Delay models of a lockstep world, which give the instants of readings and of the effect of commands.
+"""Delay models of a lockstep world, for the instants of readings and command effects.
 
 All times are integer nanoseconds of world time. They depend only on the model and the seed of the reset, so that every
 process computes the same delays.
@@ -99,7 +99,7 @@ class DelayModel:
     steps: MeasuredStepDelays | None = None
 
     def __post_init__(self) -> None:
-        """Freeze the mapping, or raise UsageError for an unknown order or options that exclude each other."""
+        """Freeze the mapping, or raise UsageError for an unknown order or conflicting options."""
         freeze(self, "sensors")
         if self.order not in ("keep", "as_drawn"):
             raise UsageError(f"unknown order {self.order!r} (expected 'keep' or 'as_drawn')")
@@ -143,7 +143,7 @@ _DrawnDelays = tuple[Sequence[int], int, int]  # of one step, ns: ages by sensor
 
 
 def _independent_delays(model: DelayModel, seed: int) -> Iterator[_DrawnDelays]:
-    """Draw each delay from a random stream of its own, so that an added sensor changes no other delay."""
+    """Draw each delay from its own random stream, so that a new sensor changes no other delay."""
     sensors = [(draw, _rng(seed, f"age/{name}")) for name, draw in model.sensors.items()]
     commands = [(model.inference, _rng(seed, "inference")), (model.actuation, _rng(seed, "actuation"))]
     while True:
@@ -152,7 +152,7 @@ def _independent_delays(model: DelayModel, seed: int) -> Iterator[_DrawnDelays]:
 
 
 def _block_bootstrap(model: DelayModel, steps: MeasuredStepDelays, seed: int) -> Iterator[_DrawnDelays]:
-    """Draw blocks of measured steps, where a step without an actuation time draws it from the model."""
+    """Draw blocks of measured steps, and missing actuation times from the model."""
     block_rng, actuation_rng = _rng(seed, "steps"), _rng(seed, "actuation")
     while True:
         for *known, actuation in steps.blocks_ns[int(block_rng.integers(len(steps.blocks_ns)))]:
@@ -239,7 +239,7 @@ class DelaySchedule:
 
 
 def delays_of(profile: LatencyProfile, *, draw: Kind = "empirical", order: Order = "keep") -> DelayModel:
-    """Return the delays measured in `profile`, or raise UsageError for a profile without sensors.
+    """Return the delays measured in `profile`, or raise UsageError if it has no sensors.
 
     Args:
         profile: of a run (`profile_of_run`): ages are those at which the observation was frozen; or of a calibration
@@ -269,7 +269,7 @@ def delays_of(profile: LatencyProfile, *, draw: Kind = "empirical", order: Order
 
 
 def _distribution(estimate: Estimate | None, kind: Kind, delays_ns: Sequence[int] = ()) -> DelayDistribution:
-    """Return a distribution of the single delays, else of the estimate's samples, else of its value."""
+    """Return a distribution of single delays, else of the estimate's samples or value."""
     given = [ns / NS_PER_S for ns in delays_ns] or (() if estimate is None else estimate.samples_s)
     samples = np.array([max(0.0, s) for s in given])  # a negative delay is an error of its clocks
     if kind == "constant" or len(samples) == 0:
@@ -282,7 +282,7 @@ def _distribution(estimate: Estimate | None, kind: Kind, delays_ns: Sequence[int
 
 
 def load_delays(source: str | Path | LatencyProfile | DelayModel) -> DelayModel:
-    """Return the delay model of `source`, which may be a latency profile or a file of one or of a model's mapping."""
+    """Return the delay model of `source`, a profile, a model, or a file of either."""
     if isinstance(source, DelayModel):
         return source
     if isinstance(source, LatencyProfile):
@@ -317,7 +317,7 @@ def schedule_of(model: DelayModel, contract: Contract) -> DelaySchedule:
 
 
 def write_delays_file(model: DelayModel) -> Path:
-    """Write the model to a new temporary file, which another process loads and the caller removes."""
+    """Write the model to a temporary file, which another process loads and the caller removes."""
     prefix, suffix = "embodied_env_delays_", ".json"
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix=prefix, suffix=suffix, delete=False) as file:
         json.dump(model.as_mapping(), file)

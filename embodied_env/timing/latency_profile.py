@@ -1,4 +1,4 @@
-"""Files of latency profiles with the latencies of a robot or run, their methods and confidence intervals."""
+"""Files of latency profiles of a robot or run, with methods and confidence intervals."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Estimate:
     samples_s: tuple[float, ...] = field(default=(), repr=False)  # single measurements in order of time
 
     def __post_init__(self) -> None:
-        """Raise LatencyProfileError for a number that is not finite, or a value outside its interval."""
+        """Raise LatencyProfileError for a non-finite number or a value outside its interval."""
         numbers = (self.value_s, self.low_s, self.high_s, self.confidence, *self.samples_s)
         if not all(isinstance(number, float) and math.isfinite(number) for number in numbers):
             raise LatencyProfileError(f"estimate {numbers[:4]} (expected finite floats)")
@@ -161,7 +161,7 @@ def write_profile(profile: LatencyProfile, path: str | Path, *, replace: bool = 
 
 
 def read_profile(path: str | Path) -> LatencyProfile:
-    """Read and validate a profile, or raise LatencyProfileError with the path of the invalid value."""
+    """Read a profile, or raise LatencyProfileError with the path of the invalid value."""
     try:
         data = parse_json(read_text_file(path, most_bytes=LARGEST_PROFILE), max_bytes=LARGEST_PROFILE)
         if isinstance(data, dict) and data.get("schema", SCHEMA) != SCHEMA:

@@ -38,7 +38,7 @@ class StepEvent(IntEnum):
 
 
 def event_of_mark(name: str) -> StepEvent:
-    """Return the stamp that `Ledger.mark` sets for `name`, or raise UsageError for an unknown name."""
+    """Return the stamp that `Ledger.mark` sets for `name`, or raise UsageError if unknown."""
     if name not in ("policy", "returned"):
         raise UsageError(f"unknown mark {name!r} (expected 'policy' or 'returned')")
     return StepEvent.MARKED if name == "policy" else StepEvent.RETURNED
@@ -108,7 +108,7 @@ class Ledger:
             self.returned_ns = self._clock.now_ns()
 
     def replay(self, stamps_ns: Mapping[str, int]) -> None:
-        """Set the stamps of a recorded step, named as by `Ledger.stamps_ns`, and leave the others unchanged."""
+        """Set only the stamps of a recorded step, named as by `Ledger.stamps_ns`."""
         for name, stamp_ns in stamps_ns.items():
             setattr(self, f"{name}_ns", stamp_ns)
         self.is_marked = "marked" in stamps_ns
