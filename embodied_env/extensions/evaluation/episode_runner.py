@@ -133,7 +133,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         observer: EpisodeObserver | None = None,
         confirm: Callable[[str], bool] | None = None,
     ) -> None:
-        """Load the policies and create the environment, which starts nothing before the first episode.
+        """Load the policies and create the environment, which starts with the first episode.
 
         `folders` has the parent of the run directory of each policy. `confirm` asks the operator of a robot whether to
         continue with a policy whose first action is implausible. With None such a policy is refused.

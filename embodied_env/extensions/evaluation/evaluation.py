@@ -46,7 +46,7 @@ def evaluate(  # noqa: PLR0913 - the public options
     confirm: Callable[[str], bool] | None = None,
     **options: Unpack[RecordedOptions],
 ) -> Evaluation:
-    """Run episodes of one or more policies on one backend, each with a run directory of its own.
+    """Run episodes of policies on one backend, each policy with its own run directory.
 
     All policies run episode 0, then episode 1, and so on, each time beginning with the next policy, in one environment.
     Episode k of each has the same world seed, so the episodes are compared in pairs (`Evaluation.compare`). After an

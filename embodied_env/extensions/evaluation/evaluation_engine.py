@@ -283,7 +283,7 @@ class EpisodeScheduler:
         self._assign(worker)
 
     def _assign(self, worker: Worker) -> None:
-        """Send the next trial to an idle worker, which waits if none is left, as a lost trial may come back."""
+        """Send the next trial to an idle worker, or let it wait, as a lost trial may come back."""
         if worker.trial is None and self._waiting:
             worker.trial = self._waiting.popleft()
             self._attempts[worker.trial] += 1
@@ -291,7 +291,7 @@ class EpisodeScheduler:
             worker.send({"trial": worker.trial})
 
     def _replace(self, pool: WorkerPool[Any], worker: Worker, *, is_hung: bool = False) -> None:
-        """Return the trial of a worker that has ended or hangs to the queue, and start another worker instead."""
+        """Requeue the trial of a worker that has ended or hangs, and start another worker."""
         output = pool.reap(worker, grace_s=SHORT_GRACE_S if is_hung else GRACE_S)
         if is_hung:
             output = f"the episode exceeded {self._limit_s:g} s; {output}"

@@ -125,7 +125,7 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 class LiveTable:
-    """An episode observer that shows a progress bar of episodes and the rows of a `LiveAccount`.
+    """An episode observer that shows a progress bar and the rows of a `LiveAccount`.
 
     With an engine, whose steps it does not receive, it shows the bar alone. If stderr is not a terminal, it prints a
     line every 10 s, and the last state.
@@ -157,7 +157,7 @@ class LiveTable:
         self._live = Live(get_renderable=self._drawn, console=console, refresh_per_second=_REFRESH_HZ, transient=True)
 
     def __enter__(self) -> Self:
-        """Return this display without drawing it, since the operator may be prompted at the first reset."""
+        """Return this display without drawing it, since the first reset may prompt the operator."""
         return self
 
     def __exit__(self, *_: object) -> None:

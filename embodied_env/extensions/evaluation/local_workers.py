@@ -63,7 +63,7 @@ AnyWorker = TypeVar("AnyWorker", bound=Worker)
 
 
 class WorkerPool(AbstractContextManager["WorkerPool[AnyWorker]"], Generic[AnyWorker]):
-    """The workers of one evaluation, which are ended on exit with their runs closed if possible."""
+    """The workers of one evaluation, ended on exit with their runs closed if possible."""
 
     def __init__(self) -> None:
         self._workers: list[AnyWorker] = []
@@ -74,7 +74,7 @@ class WorkerPool(AbstractContextManager["WorkerPool[AnyWorker]"], Generic[AnyWor
 
     @abstractmethod
     def receive(self) -> Iterator[tuple[AnyWorker, Message | None]]:
-        """Wait briefly, and yield workers with their messages, or with None if the worker has ended."""
+        """Wait briefly, and yield workers with their messages, or None if the worker has ended."""
 
     @abstractmethod
     def reap(self, worker: AnyWorker, *, grace_s: float = GRACE_S) -> str:

@@ -133,7 +133,7 @@ def _explain_gates(safety: SafetyInfo | SafetyRecord) -> Iterator[str]:
 
 
 def _explain_chunk(step: StepInfo | StepRecord, account: Mapping[str, Any]) -> Iterator[str]:
-    """Explain the account of an action chunk (`policies.chunk_execution`), unless it has another form."""
+    """Explain the account of an action chunk, unless it has another form."""
     if account.get("mode") not in CHUNK_MODES or not {"id", "age", "weight", "length", "underruns"} <= account.keys():
         return
     if account["id"] is None:

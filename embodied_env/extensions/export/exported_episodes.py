@@ -216,7 +216,7 @@ class EpisodeReader:
         return applied, APPLIED
 
     def _arrays(self, leaves: Leaves, value: Any) -> Arrays:  # noqa: ANN401 - JSON types
-        """Return the arrays of a value of any form, such as an action, where those that do not fit are unknown."""
+        """Return the arrays of any value, such as an action, unknown where they do not fit."""
         found = flatten(value)
         made = {key: leaf.array(found.get(key), self.run.array) for key, leaf in leaves.items()}
         return {key: leaves[key].unknown() if array is None else array for key, array in made.items()}
@@ -347,7 +347,7 @@ def named(prefix: str, key: str) -> str:
 
 
 def _to_array(value: Any, load: Load) -> NDArray[Any] | None:  # noqa: ANN401 - JSON types
-    """Return a reference or nested lists as an array, null as NaN, or None for ragged lists and other types."""
+    """Return a reference or nested lists as an array, null as NaN, or None for other values."""
     if is_reference(value):
         return load(value)
     try:

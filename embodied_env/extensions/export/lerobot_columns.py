@@ -191,7 +191,7 @@ def _environment_keys(contract: Contract) -> set[str]:
 
 
 def _names(group: Leaves, fields: Mapping[str, ObservedField]) -> dict[str, list[str]]:
-    """Return the joints of components by key, with quantity or key where these are needed to differ."""
+    """Return the joints of components by key, with quantity or key where needed to differ."""
     forms: list[dict[str, list[str]]] = [{}, {}, {}]
     for key, leaf in group.items():
         field = fields.get(key)
@@ -206,7 +206,7 @@ def _names(group: Leaves, fields: Mapping[str, ObservedField]) -> dict[str, list
 
 
 def _component_names(key: str, leaf: ArrayField, field: ObservedField | None) -> list[str]:
-    """Return KEY.INDEX, or KEY.AXIS for a vector x, y, z or a quaternion x, y, z, w of a message."""
+    """Return KEY.INDEX, or KEY.AXIS for a vector x, y, z or a quaternion x, y, z, w."""
     column = "" if field is None else message_field(field.sensor, field.layout.field, field.spec).column
     parts = list(AXES.get(column, "")) or [str(index) for index in range(leaf.size)]
     return [named(key or "value", part) for part in parts]

@@ -164,7 +164,7 @@ class LerobotDataset:
         write_json(meta / "embodied_env.json", {**metadata, "the_action": THE_ACTION, "units": self._columns.units})
 
     def _task_of(self, step: ExportedStep) -> str:
-        """Return the prompt with which the action of a step was computed, which becomes a task of its episode."""
+        """Return the prompt of the step's action, which becomes a task of its episode."""
         contract, info = self._source.contract, step.row["info"]
         prompt = info.get("instruction")
         match info.get("annotations", {}).get("chunk"):

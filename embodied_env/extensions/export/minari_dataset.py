@@ -108,7 +108,7 @@ class MinariDataset:
 
 
 def _spec(contract: Contract) -> EnvSpec:
-    """Return the spec of the environment in MuJoCo, without wrappers, for Minari's `recover_environment`.
+    """Return the unwrapped MuJoCo environment's spec, for Minari's `recover_environment`.
 
     It names a shipped contract. The user passes any other to `recover_environment`: a dataset neither contains nor
     opens what a contract executes.

@@ -107,7 +107,7 @@ class TableFile:
             self.flush()
 
     def flush(self) -> None:
-        """Write the rows so far as one group, or raise RecordError for a value that its column cannot hold."""
+        """Write the rows so far as one group, or raise RecordError for a value that does not fit."""
         if self._rows:
             pa = library("pyarrow")
             try:
@@ -137,7 +137,7 @@ def _schema(fixed: Mapping[str, Any], leaves: Mapping[str, Leaves]) -> Any:  # n
 
 
 def _type(leaf: ArrayField) -> Any:  # noqa: ANN401 - of pyarrow
-    """Return the Arrow type of a leaf, which is binary for PNG, a scalar, or a list of fixed size in C order."""
+    """Return the Arrow type of a leaf, binary for PNG, scalar, or C-order fixed-size list."""
     pa = library("pyarrow")
     if leaf.is_image:
         return pa.binary()

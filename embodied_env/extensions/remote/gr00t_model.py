@@ -53,14 +53,14 @@ def load_gr00t(
 
 
 class Gr00tModel(RemoteModel):
-    """A model on a server with GR00T's protocol, whose socket is closed by a request that fails."""
+    """A model on a server with GR00T's protocol, whose socket a failed request closes."""
 
     protocol = "gr00t"
     package = "pyzmq"
     default_port = 5555
 
     def __init__(self, location: str, *, api_token: str | None = None, **options: Any) -> None:  # noqa: ANN401
-        """Check the arguments without connecting, as `RemoteModel` does, or raise UsageError for an unknown release."""
+        """Check arguments and release without connecting, or raise UsageError."""
         super().__init__(location, **options)
         release = str(self.options["release"])
         if release not in _AXES:
@@ -182,7 +182,7 @@ class Gr00tModel(RemoteModel):
         return found
 
     def _disconnect(self) -> None:
-        """Close the socket and its context, of which pyzmq closes nothing that a fork has inherited."""
+        """Close the socket and its context, unless a fork has inherited them."""
         if self._context is not None:
             self._context.destroy()
         self._socket = self._context = None

@@ -1,4 +1,4 @@
-"""Models on servers with openpi's WebSocket protocol, those of ``embodied-env serve`` among them."""
+"""Models on servers with openpi's WebSocket protocol, such as ``embodied-env serve``."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ class WebSocket:
     """A connection to a server, to be closed after a `Failure` unless it may still open."""
 
     def __init__(self, target: tuple[socket.AddressFamily, Any], netloc: str, *, headers: Mapping[str, str]) -> None:
-        """Begin to connect to `target`, by a handshake with the `headers` and `netloc`, which is host and port."""
+        """Begin to connect to `target`, by a handshake with `headers` and `netloc`, host and port."""
         client, uri, frames = (import_library(f"websockets.{name}") for name in ("client", "uri", "frames"))
         self._protocol = client.ClientProtocol(uri.parse_uri(f"ws://{netloc}"), max_size=MOST_ANSWER_BYTES)
         self._apply_mask = frames.apply_mask
@@ -299,7 +299,7 @@ class WebSocket:
         self._socket.close()
 
     def _exchange(self, deadline_s: float) -> None:
-        """Wait until the socket is ready and use it once, or raise Failure at the end or after the deadline."""
+        """Wait until the socket is ready and use it once, or raise Failure after the deadline."""
         if self._end is not None:
             raise self._end
         left_s = deadline_s - time.monotonic()

@@ -171,7 +171,7 @@ class ServedPolicy(PolicyModel):
     """A policy as a model from the observation to ``actions`` (n, n_joints) in action units."""
 
     def __init__(self, policy: Policy, contract: Contract) -> None:
-        """Wrap `policy` of `contract`, or raise UsageError for one that must observe the steps between two requests."""
+        """Wrap `policy`, or raise UsageError if it must observe the steps between two requests."""
         if isinstance(policy, ModelPolicy) and policy.observes_steps:
             problem = f"policy {policy.identity.name!r} cannot be served: a client sends no observation within a chunk"
             remedy = "serve it without --contract, and give the client its policy file"

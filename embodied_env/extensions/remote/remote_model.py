@@ -77,7 +77,7 @@ class RemoteModel(PolicyModel):
     policy_file: str | None = None
 
     def __init__(self, location: str, **options: Any) -> None:  # noqa: ANN401 - of the protocol
-        """Check the arguments without connecting, or raise UsageError for an invalid location or time limit."""
+        """Check location and time limits without connecting, or raise UsageError."""
         self.address = f"{self.protocol}:{location}"
         self.host, self.port = parse_server(self.address, self.default_port)
         self.options = options
@@ -206,7 +206,7 @@ class RemoteModel(PolicyModel):
             self._disconnect()
 
     def _check(self, values: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        """Return the arrays of an answer, or raise Failure unless they are as expected or as in the first answer."""
+        """Return the arrays of an answer, or raise Failure for others than expected or at first."""
         found = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         expected = self._expected
         if expected is None:  # any length of a chunk
@@ -233,7 +233,7 @@ class RemoteModel(PolicyModel):
         return {name: found[name].copy() for name in expected}
 
     def _pack(self, message: Mapping[str, Any]) -> bytes:
-        """Return a request in the format of the protocol, or raise UsageError for inputs that cannot be sent."""
+        """Return a request in the protocol's format, or raise UsageError for unsuitable inputs."""
         try:
             return pack(message, self.protocol)
         except WireError as error:
@@ -246,7 +246,7 @@ class RemoteModel(PolicyModel):
             raise Failure(Problem.MALFORMED, str(error)) from None
 
     def _find_host(self) -> list[tuple[socket.AddressFamily, Any]]:
-        """Return the addresses of the server, without a time limit and so never in a step, or raise UsageError."""
+        """Resolve the server, without a time limit and so never in a step, or raise UsageError."""
         try:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
@@ -255,7 +255,7 @@ class RemoteModel(PolicyModel):
         return [(family, target) for family, _, _, _, target in found]
 
     def _check_metadata(self, message: bytes) -> None:
-        """Keep the metadata of the server, in JSON types, or raise Failure if they are invalid or have changed."""
+        """Keep the server's metadata, or raise Failure if they are invalid or have changed."""
         if len(message) > _MOST_BYTES:
             text = f"metadata of {len(message)} bytes (expected at most {_MOST_BYTES})"
             raise Failure(Problem.MALFORMED, text)
@@ -283,12 +283,12 @@ class RemoteModel(PolicyModel):
 
     @abstractmethod
     def _decode(self, answer: bytes) -> tuple[Mapping[str, Any], float | None]:
-        """Return the values of an answer and the time of the server's inference, if known, or raise Failure."""
+        """Return the answer's values and the server's inference time, if known, or raise Failure."""
 
     def _may_continue(self, failure: Failure) -> bool:
-        """Return whether no answer of the failed request can arrive any more, so that the connection can be kept."""
+        """Return whether no answer can arrive any more, so that the connection can be kept."""
         return failure.problem is Problem.REFUSED
 
     @abstractmethod
     def _disconnect(self) -> None:
-        """Close what is open, without a message to the server in a fork of the process that opened it."""
+        """Close what is open, without a message to the server in a forked process."""

@@ -1,4 +1,4 @@
-"""The command ``embodied-env serve``, which serves a policy over openpi's WebSocket protocol."""
+"""The command ``embodied-env serve``, which serves a policy over openpi's protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare a playback with the recorded run, for a rehearsal without the robot and for the run that it made."""
+"""Compare a rehearsal without the robot, or the run of a playback, with the recorded run."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _other_run(run: Run, other: Run) -> str:
 
 
 class _Values:
-    """Reads the commands and the small fields of all sensors of a row, by the names of their components."""
+    """Reads the commands and small fields of a row, by the names of their components."""
 
     def __init__(self, run: Run) -> None:
         self.contract = contract_of_manifest(run.manifest)
@@ -169,7 +169,7 @@ class _Values:
 
 
 class _PlayedEpisode:
-    """The differences of one episode by column, which is a command or a component of a field that both runs have."""
+    """Differences of one episode by column, a command or a component that both runs have."""
 
     def __init__(self, period_s: float) -> None:
         self._period_s = period_s

@@ -38,7 +38,7 @@ _OVERRIDDEN = {"seedable": False, "pausable": False, "state_query": False, "reop
 
 
 class RecordedSteps:
-    """The rows of a run as a `ReplaySource`, one step at a time, without those of outer wrappers."""
+    """The rows of a run as a `ReplaySource`, by step, without those of outer wrappers."""
 
     def __init__(self, run: Run, reader: RowDecoder) -> None:
         self._rows: Iterator[TransitionRow | ResetRow] = (row for row in run.rows() if row["inner"] is not None)

@@ -136,7 +136,7 @@ def _short(value: Any, most: int = 200) -> str:  # noqa: ANN401 - JSON types
 
 
 def _print_policy(policy: str, replay: PolicyReplay) -> None:
-    """Print the differences per episode and joint, and the first step at which the actions differ."""
+    """Print the differences per episode and joint, and the first step with another action."""
     from rich.table import Column, Table
 
     console = make_console()

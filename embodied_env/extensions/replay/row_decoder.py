@@ -161,7 +161,7 @@ class RowDecoder:
         return tuple(recorded)
 
     def _limits(self, recorded: Mapping[str, Any]) -> EffectiveLimits:
-        """Return changed limits, unlimited for null and equal in both directions without `velocity_low`."""
+        """Return changed limits, unlimited for null, and symmetric without `velocity_low`."""
         joints, vectors = tuple(recorded["joints"]), {}
         for name in recorded.keys() - {"joints"}:
             unlimited = -math.inf if name.endswith("_low") else math.inf
@@ -259,7 +259,7 @@ def frozen_ns(row: ResetRow) -> int:
 
 
 def _built(kind: Any, recorded: Any) -> Any:  # noqa: ANN401, PLR0911 - a line per kind of type
-    """Decode a part of a row by the types of the fields, the reverse of `embodied_env.record.rows`."""
+    """Decode a part of a row by its type, the reverse of `embodied_env.record.rows`."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if recorded is None:
         return None

@@ -1,4 +1,4 @@
-"""Differences between two rows of the same step, bit for bit, in the causal order of a step."""
+"""Differences of two rows of the same step, bit for bit, in the step's causal order."""
 
 from __future__ import annotations
 

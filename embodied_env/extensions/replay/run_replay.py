@@ -1,4 +1,4 @@
-"""Replay a recorded run through the environment with its own actions, or through another policy."""
+"""Replay a run through the environment with its own actions, or through another policy."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Replay:
 
     @property
     def sound(self) -> bool:
-        """Whether all rows were compared and are equal, the task was verified, and the run is clean."""
+        """Whether all rows were compared and equal, the task verified, and the run clean."""
         return self.equal and self.task_verified and not self.unverified and not self.problem
 
 
@@ -118,7 +118,7 @@ def replay_run(
 
 
 class Replayer:
-    """Steps an environment with `options` through the rows of a run, and compares and counts them in `result`."""
+    """Steps an environment through the rows of a run, and counts differences in `result`."""
 
     def __init__(self, run: Run, contract: Contract, options: dict[str, Any]) -> None:
         first = next(run.rows(), None)
@@ -423,7 +423,7 @@ class _Simulator(Replayer):
 
 
 def _contract_of(run: Run, given: Contract | None) -> Contract:
-    """Return the given or the shipped contract of the run, without opening or executing a file that the run names."""
+    """Return the given or shipped contract of the run, without opening a file that it names."""
     recorded = contract_of_manifest(run.manifest)
     if given is None and recorded.name in shipped_files():
         given = load_contract(recorded.name)
