@@ -26,7 +26,7 @@ class InputStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InputState:
-    """Status of a safety input with the reason in words, as text ``status: detail``."""
+    """Status of a safety input, with the reason in words."""
 
     status: InputStatus
     detail: str = ""

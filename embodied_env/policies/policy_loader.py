@@ -121,7 +121,7 @@ def _load_connected(
 
 
 def load_model(address: str, *, trust: bool = False, **options: Any) -> PolicyModel:  # noqa: ANN401 - of the format
-    """Return the model at an address such as ``onnx:FILE``, or raise as `load_policy`."""
+    """Return the model at an address, or raise as `load_policy`."""
     parsed = parse_address(address)
     return _load_model(parsed, {"trust": trust, **options, **parsed.options})
 
@@ -271,7 +271,7 @@ def parse_address(address: str) -> PolicyAddress:
 
 
 def parse_server(address: str, default_port: int) -> tuple[str, int]:
-    """Return host and port of ``scheme://host[:port]``, or raise UsageError for another form."""
+    """Return host and port of a server's URL, or raise UsageError for another form."""
     try:
         url = urlsplit(address)
         host, port = url.hostname, default_port if url.port is None else url.port

@@ -24,7 +24,7 @@ from embodied_env.processes.signals import deferred_signals, terminate
 
 
 def main() -> int:
-    """Run the episodes that the parent sends until it closes the socket or ends; close the run."""
+    """Run the episodes that the parent sends until it ends or closes the socket."""
     job = json.loads(read_first_line())
     signal.signal(signal.SIGTERM, terminate)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle

@@ -112,7 +112,7 @@ class Columns:
 
 
 def new_statistics(features: Mapping[str, Mapping[str, Any]]) -> dict[str, ColumnStatistics]:
-    """Return empty statistics of the columns that LeRobot can join: images and vectors."""
+    """Return empty statistics of images and vectors, the columns that LeRobot can join."""
     found = {}
     for name, feature in features.items():
         shape, dtype = tuple(feature["shape"]), feature["dtype"]

@@ -1,4 +1,4 @@
-"""Open-loop playback of a recorded run as a policy, by the address ``run:RUN#EPISODE``."""
+"""Open-loop playback of an episode of a recorded run as a policy."""
 
 from __future__ import annotations
 
