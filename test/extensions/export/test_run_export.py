@@ -254,17 +254,36 @@ def test_json_lines_are_plain_transitions(run, tmp_path):
     assert json.loads((tmp_path / "out" / "metadata.json").read_text()).items() >= account.items()
 
 
-def test_json_lines_name_the_files_of_images(seen_run, tmp_path):
-    needs("PIL")
+def images_of(out, kind):
+    """Return the camera image and the depth image of the first step."""
+    if kind == "jsonl":
+        seen = json.loads((out / "transitions.jsonl").read_text().splitlines()[0])["observation"]
+        return (out / seen["camera_image"]["file"]).read_bytes(), np.load(out / seen["depth_image"]["file"])
+    if kind == "minari":
+        import minari
+
+        seen = minari.load_dataset(out.name)[0].observations
+        return seen["camera_image"][0], seen["depth_image"][0]
+    import pyarrow.parquet as pq
+
+    file = "transitions.parquet" if kind == "parquet" else "data/chunk-000/file-000.parquet"
+    (row, *_) = pq.read_table(out / file).to_pylist()
+    camera = row.get("observation.camera_image") or row["observation.images.camera_image"]["bytes"]
+    return camera, row["observation.depth_image"]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_images_and_depth_are_exported_bit_for_bit(seen_run, tmp_path, monkeypatch, kind):
+    needs(*NEEDS[kind], "PIL")
     from PIL import Image
 
-    export_run(seen_run, tmp_path / "out", format="jsonl")
-    line = json.loads((tmp_path / "out" / "transitions.jsonl").read_text().splitlines()[0])
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    export_run(seen_run, tmp_path / "door-v3", format=kind)
+    camera, depth = images_of(tmp_path / "door-v3", kind)
     seen = steps_of(seen_run)[0].observation
-    camera = np.asarray(Image.open(tmp_path / "out" / line["observation"]["camera_image"]["file"]))
-    depth = np.load(tmp_path / "out" / line["observation"]["depth_image"]["file"])
-    np.testing.assert_array_equal(camera, seen["camera_image"])
-    np.testing.assert_array_equal(depth, seen["depth_image"])
+    image = Image.open(io.BytesIO(camera)) if isinstance(camera, bytes) else camera
+    np.testing.assert_array_equal(np.asarray(image), seen["camera_image"])
+    np.testing.assert_array_equal(np.float32(depth).reshape(seen["depth_image"].shape), seen["depth_image"])
 
 
 def test_parquet_reads_back_bit_for_bit(run, tmp_path):
@@ -288,21 +307,6 @@ def test_parquet_reads_back_bit_for_bit(run, tmp_path):
     np.testing.assert_array_equal(
         episodes[1]["final_observation.tcp_position"], endings_of(run)[1].observation["tcp_position"]
     )
-
-
-def test_parquet_keeps_images_as_png_and_depth_as_numbers(seen_run, tmp_path):
-    needs("pyarrow", "PIL")
-    import pyarrow.parquet as pq
-    from PIL import Image
-
-    export_run(seen_run, tmp_path / "out", format="parquet")
-    row = pq.read_table(tmp_path / "out" / "transitions.parquet").to_pylist()[0]
-    columns = json.loads((tmp_path / "out" / "metadata.json").read_text())["columns"]
-    seen = steps_of(seen_run)[0].observation
-    camera = np.asarray(Image.open(io.BytesIO(row["observation.camera_image"])))
-    np.testing.assert_array_equal(camera, seen["camera_image"])
-    depth = np.float32(row["observation.depth_image"]).reshape(columns["observation.depth_image"]["shape"])
-    np.testing.assert_array_equal(depth, seen["depth_image"])
 
 
 def test_seed_beyond_64_bits_is_refused_by_parquet_and_kept_in_json(tmp_path):
@@ -379,18 +383,6 @@ def test_minari_recovers_the_environment(tmp_path, monkeypatch, contract):
         assert recovered.reset(seed=1)[0].keys() == dataset[0].observations.keys()
 
 
-def test_minari_keeps_every_bit_of_an_image(seen_run, tmp_path, monkeypatch):
-    needs(*NEEDS["minari"])
-    import minari
-
-    export_run(seen_run, tmp_path / "door-v3", format="minari")
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    episode = minari.load_dataset("door-v3")[0]
-    seen = steps_of(seen_run)[0].observation
-    np.testing.assert_array_equal(episode.observations["camera_image"][0], seen["camera_image"])
-    np.testing.assert_array_equal(episode.observations["depth_image"][0], seen["depth_image"])
-
-
 def test_lerobot_has_the_documented_layout(run, tmp_path):
     """Read version 3.0 like ``lerobot.datasets``, from info, tasks and episodes to the frames that these locate."""
     needs("pyarrow")
@@ -445,7 +437,6 @@ def test_lerobot_has_the_documented_layout(run, tmp_path):
 def test_lerobot_keeps_depth_as_metres_beside_the_images(seen_run, tmp_path):
     needs("pyarrow", "PIL")
     import pyarrow.parquet as pq
-    from PIL import Image
 
     export_run(seen_run, tmp_path / "out", format="lerobot")
     features = json.loads((tmp_path / "out" / "meta" / "info.json").read_text())["features"]
@@ -457,11 +448,6 @@ def test_lerobot_keeps_depth_as_metres_beside_the_images(seen_run, tmp_path):
     stats = json.loads((tmp_path / "out" / "meta" / "stats.json").read_text())
     assert np.shape(stats["observation.images.camera_image"]["mean"]) == (3, 1, 1)
     assert "observation.depth_image" not in stats
-    frame = pq.read_table(tmp_path / "out" / "data" / "chunk-000" / "file-000.parquet").to_pylist()[0]
-    seen = steps_of(seen_run)[0].observation
-    np.testing.assert_array_equal(np.float32(frame["observation.depth_image"]), seen["depth_image"])
-    image = Image.open(io.BytesIO(frame["observation.images.camera_image"]["bytes"]))
-    np.testing.assert_array_equal(np.asarray(image), seen["camera_image"])
     assert pq.read_table(tmp_path / "out" / "meta" / "tasks.parquet")["task"].to_pylist() == ["open the door"]
 
 
