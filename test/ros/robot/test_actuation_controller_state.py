@@ -69,8 +69,16 @@ def test_a_controller_reports_in_the_units_of_its_driver():
         [reported(A, 1), command(7, B), reported(B[:5], 5, names=ARM.joints[:5])],
         [reported(A, 1), command(7, B), reported(B[:5], 5)],
         [reported(A, 1), command(7, B), reported(np.full(6, np.nan), 5)],
+        [reported(A, 1), command(7, A), reported(A[:5], 5), reported(A, 6)],
     ],
-    ids=["unchanged", "the first report", "a joint is missing", "fewer values than names", "not a number"],
+    ids=[
+        "unchanged",
+        "the first report",
+        "a joint is missing",
+        "fewer values than names",
+        "not a number",
+        "whole again",
+    ],
 )
 def test_a_report_without_a_change_of_all_joints_is_not_evidence(story):
     assert evidence_after(*story) is None

@@ -206,6 +206,16 @@ def test_feasible_command_is_published_bit_for_bit(robot):
     assert robot.spy.published[-1].values.tolist() == [0.001, -0.001]
 
 
+def test_a_velocity_is_braked_at_the_measured_position_limit():
+    limits = dataclasses.replace(BASE, position=(-1.0, 1.0))
+    robot = Robot(contract_of(limits, command="velocity", watchdog=WATCHDOG))
+    robot.move(steps=6)
+    robot.measure([0.999])
+    report = robot.step([1.0])
+    assert report.disposition >= Severity.HOLD
+    assert report.velocity_si[0] < 1.0
+
+
 def test_contention_on_the_command_topic_stops_and_explains_every_refusal(robot):
     robot.move()
     contended = {"relay/command": "contention: 2 publishers: /a, /b"}
