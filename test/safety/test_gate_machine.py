@@ -22,12 +22,9 @@ from embodied_env.backends.fake_backend import FakeBackend
 from embodied_env.contract.safety_schema import Nonfinite, ObservationAge, WatchdogSpec
 from embodied_env.core.code_types import Quality, Severity
 from embodied_env.core.safety_input_state import parse_states
-from embodied_env.core.types import Finding, SensorStatus, SentCommand
+from embodied_env.core.types import Finding, SensorStatus
 from embodied_env.envs.stepper import Stepper
 from embodied_env.errors import ClosedError, ResetNeededError
-from embodied_env.safety.arbiter import Arbiter
-from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.publishing import make_publishing
 from embodied_env.safety.watchdog import Watchdog
 from embodied_env.timing.clock import NS_PER_S, ManualClock, SteadyClock
 
@@ -58,10 +55,9 @@ class FreeRunningRobot(RuleBasedStateMachine):
             nonfinite=Nonfinite(stop_after=STOP_AFTER),
             observation=ObservationAge(stop_steps=SILENT_STEPS),
         )
-        self.clock = ManualClock(start_ns=17)
-        self.sent, self.sent_ns = [], []
-        self.gate = SafetyGate(contract)
-        self.arbiter = Arbiter(self._send, self.gate, make_publishing(self.gate), clock=self.clock, free_running=True)
+        bench = ArbiterBench(contract, clock=ManualClock(start_ns=17))
+        self.clock, self.gate, self.arbiter = bench.clock, bench.gate, bench.arbiter
+        self.sent, self.sent_ns = bench.sent, bench.sent_ns
         self.inputs, self.is_silent = {}, False
         self.watchdog = Watchdog(
             self.arbiter,
@@ -75,11 +71,6 @@ class FreeRunningRobot(RuleBasedStateMachine):
         self.fed_ns = self.checked_ns = self.clock.now_ns()
         self.first_of_epoch = 0
         self.reset()
-
-    def _send(self, command):
-        self.sent.append(command)
-        self.sent_ns.append(self.clock.now_ns())
-        return SentCommand(seq=command.seq, values=command.values)
 
     def _latch(self, severity: Severity) -> None:
         self.latched = max(self.latched, severity)
