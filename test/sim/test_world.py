@@ -463,10 +463,12 @@ def test_an_episode_reads_equal_values_after_another_one(tmp_path: Path) -> None
 
 
 def test_a_contact_of_the_previous_episode_is_cleared(tmp_path: Path) -> None:
-    world = yard(tmp_path, "bump", start=ANYWHERE)
+    slow = SEEN["bump"].replace("topic: bump", "topic: bump, rate_hz: 0.5")
+    world = yard(tmp_path, "bump", start=ANYWHERE, bump=slow)
     far = {"start": np.array([5.0, -5.0, 0.0])}
     world.reset(0, {"start": np.array([0.5, 0.1, 0.0])})
-    assert any(row["bump"].values["data"][0] for row in spin(world, 10))
+    spin(world, 10)
+    assert world._sensors._bumpers["bump"].touched()  # since the last reading
     world.reset(0, far)
     assert not any(row["bump"].values["data"][0] for row in [world.read(), *spin(world, 5)])
 

@@ -1,4 +1,4 @@
-"""Auxiliary topics of a simulator are stamped entity poses, and forces that show contacts."""
+"""Auxiliary topics of a simulator are stamped entity poses, forces that show contacts, and echoes of commands."""
 
 from typing import Any
 
@@ -8,9 +8,10 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 
 from geometry_msgs.msg import WrenchStamped
 from nav_msgs.msg import Odometry
+from std_msgs.msg import Float64MultiArray
 
 from embodied_env.contract import load_contract
-from embodied_env.extensions.gazebo.derived_sensors import EntityTopics
+from embodied_env.extensions.gazebo.derived_sensors import CommandEchoes, EntityTopics
 from embodied_env.extensions.gazebo.external_sim_profile import load_simulator_profile
 from embodied_env.ros.transport.receiver import ReceivedMessage
 
@@ -91,9 +92,26 @@ def test_a_contact_earlier_in_the_step_is_reported_once():
     assert auxiliary.contacts() == set()
 
 
+def test_contacts_from_before_a_reset_are_dropped():
+    auxiliary = topics_of("cart_goal")
+    auxiliary.add(arrival("/force/collision", force(9.0, 40)))
+    auxiliary.clear()
+    assert auxiliary.contacts() == set()
+
+
 def test_a_force_sensor_that_publishes_nothing_more_is_missing():
     auxiliary = topics_of("cart_goal")
     auxiliary.add(arrival("/force/collision", force(0.01, 40)))
     assert "ground_truth/shell_force" in auxiliary.missing(50, 50)
     auxiliary.add(arrival("/force/collision", force(0.01, 50)))
     assert "ground_truth/shell_force" not in auxiliary.missing(50, 50)
+
+
+def test_only_the_repeated_values_of_the_newest_command_are_its_echo():
+    echoes = CommandEchoes(load_contract("arm_reach"), {"arm": "echo"})
+    for value in (1.0, 2.0):
+        echoes.expect("arm", Float64MultiArray(data=[value] * 6))
+    assert echoes.add(arrival("/echo/arm", Float64MultiArray(data=[1.0] * 6)))
+    assert echoes.missing() == ["echo"]
+    assert echoes.add(arrival("/echo/arm", Float64MultiArray(data=[2.0] * 6)))
+    assert echoes.missing() == []

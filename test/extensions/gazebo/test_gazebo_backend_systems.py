@@ -5,14 +5,18 @@ The systems are stand-ins that follow their sources (`gazebo_systems`).
 
 import xml.etree.ElementTree as ET
 
+import mujoco
 import numpy as np
 import pytest
-from gazebo_files import contract_of, each_world, model_of, plugin_with, profile_of, world_of, zeros_of
+import yaml
+from gazebo_files import FOLDER, contract_of, each_world, model_of, plugin_with, profile_of, world_of, zeros_of
 from gazebo_systems import (
     DEEPEST_MATCH,
     SILENT_AFTER_RESET,
     FieldTooDeepError,
+    PositionServo,
     Truck,
+    measured_force,
     triggers,
 )
 from sdf_world import named, number_of, numbers, pose_frame
@@ -92,3 +96,42 @@ def test_the_arm_of_the_door_world_starts_at_home_and_the_door_in_its_place():
     place = pose_frame(world_of("door_open").models["door"].element)[:3, 3]
     assert tuple(place) == profile_of("door_open")["entities"]["door"]["position"]
     assert profile_of("door_open")["settle_steps"] <= 200
+
+
+def test_the_force_at_the_wrist_has_the_frame_and_sign_of_the_model():
+    """At home and at rest it is the weight of the tool, as the parent carries it."""
+    model, world = model_of("door_open"), world_of("door_open")
+    data = mujoco.MjData(model)
+    mujoco.mj_resetDataKeyframe(model, data, model.key("home").id)
+    mujoco.mj_forward(model, data)
+    data.qacc[:] = 0.0
+    mujoco.mj_inverse(model, data)
+    mujoco.mj_rnePostConstraint(model, data)
+    mujoco.mj_sensorAcc(model, data)
+    sensor = model.sensor("wrist_force")
+    expected = data.sensordata[sensor.adr[0] : sensor.adr[0] + 3]
+    arm = world.models["arm"]
+    joint, tool = arm.joint_of("tool"), arm.link_frame("tool", {})
+    weight_n = tool[:3, :3].T @ [0.0, 0.0, 9.81] * number_of(arm.links["tool"], "inertial/mass")
+    found = measured_force(joint, world.sensor_on("wrist/wrench"), weight_n)
+    np.testing.assert_allclose(found, expected, atol=0.05)
+
+
+def test_the_controllers_leave_as_much_velocity_at_the_end_of_a_period_as_the_model():
+    """At constant speed with a command per control period, the joints of both still move at the end of each period."""
+    model, period_s = model_of("arm_reach"), contract_of("arm_reach").control_period_s
+    settings = yaml.safe_load((FOLDER / "arm_reach.controllers.yaml").read_text())
+    rate_hz = settings["controller_manager"]["ros__parameters"]["update_rate"]
+    plugin, step_s = plugin_with("arm_reach", "parameters"), profile_of("arm_reach")["step_s"]
+    data = mujoco.MjData(model)
+    mujoco.mj_resetDataKeyframe(model, data, model.key("home").id)
+    home, speed_rad_per_s, periods = data.qpos[:6].copy(), 0.5, 12
+    data.ctrl[:] = home
+    servo = PositionServo(plugin, update_rate_hz=rate_hz, step_s=step_s)
+    for k in range(1, periods + 1):
+        target = speed_rad_per_s * period_s * k
+        data.ctrl[:] = home + target
+        mujoco.mj_step(model, data, round(period_s / model.opt.timestep))
+        servo.move(target, period_s)
+    assert servo.velocity == pytest.approx(data.qvel[:6], abs=0.15 * speed_rad_per_s)
+    assert servo.velocity > 0.25 * speed_rad_per_s

@@ -145,5 +145,7 @@ def test_inputs_of_one_topic_share_its_messages():
     assert list(message_of(found, set()).data) == [7, 0]
     assert list(message_of(found, {"estop/error"}).data) == [7, 1]
     assert list(message_of(found, {"active/mode"}).data) == [0, 0]
+    shared = [error, replace(error, name="estop/other")]
+    assert [list(message_of(shared, {spec.name}).data) for spec in shared] == [[0, 1], [0, 1]]
     with pytest.raises(ContractError, match="expected std_msgs/msg/Bool"):
         list(topics_of({"estop/a": spec_of(), "estop/b": spec_of(type="std_msgs/msg/UInt8", safe=(0,))}))

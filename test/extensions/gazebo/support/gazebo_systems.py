@@ -49,6 +49,35 @@ def _matches(match: ET.Element, message: Mapping[str, Any]) -> bool:
     return is_equal == (match.get("logic_type", "positive") == "positive")
 
 
+def measured_force(joint: ET.Element, sensor: ET.Element, force_n: np.ndarray) -> np.ndarray:
+    """Return what a force-torque sensor publishes in the frame of its child link (ForceTorqueSensor::Update).
+
+    `force_n` is that of the parent on the child, in the frame of the child: gz-physics 7 to 9 return getBodyForce of
+    DART (GetJointTransmittedWrenchInJointFrame), which is measured from parent to child (gz-sensors 8 to 10).
+    """
+    assert text_of(sensor, "force_torque/frame") == "child"
+    assert np.array_equal(pose_frame(joint)[:3, :3], np.eye(3))
+    direction = text_of(sensor, "force_torque/measure_direction")
+    return {"parent_to_child": 1.0, "child_to_parent": -1.0}[direction] * force_n
+
+
+class PositionServo:
+    """A joint of gz_ros2_control 1.2 that is commanded by position (GazeboSimSystem::write).
+
+    Its velocity is proportional to the distance, and physics reaches it within the same step.
+    """
+
+    def __init__(self, plugin: ET.Element, *, update_rate_hz: float, step_s: float) -> None:
+        self._rate_per_s = float(plugin.findtext("position_proportional_gain", "0.1")) * update_rate_hz
+        self._step_s = step_s
+        self.position = self.velocity = 0.0
+
+    def move(self, command: float, duration_s: float) -> None:
+        for _ in range(round(duration_s / self._step_s)):
+            self.velocity = self._rate_per_s * (command - self.position)
+            self.position += self.velocity * self._step_s
+
+
 class Truck:
     """A model that VelocityControl moves, and that TriggeredPublishers turn where its pose matches."""
 
