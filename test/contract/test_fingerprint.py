@@ -11,7 +11,7 @@ from strategies import ABSENT, changed, document, parse
 
 from embodied_env.contract import parse_contract
 from embodied_env.contract.contract_schema import EACH_ITS_OWN
-from embodied_env.contract.fingerprint import SEMANTICS, SHIPPED_TASKS, differences, meaning
+from embodied_env.contract.fingerprint import SEMANTICS, SHIPPED_TASKS, differences, meaning, to_plain
 from embodied_env.errors import ContractError
 from embodied_env.plugins.plugin_table import BUILT_IN
 from embodied_env.tasks import find_task
@@ -67,6 +67,20 @@ def test_irrelevant_changes_keep_fingerprint(path, value):
 )
 def test_relevant_changes_change_fingerprint(path, value):
     assert parse(changed(path, value)).fingerprint != SMALL.fingerprint
+
+
+def test_the_order_of_keys_keeps_the_fingerprint():
+    assert parse(dict(reversed(document().items()))).fingerprint == SMALL.fingerprint
+    task = document()["task"]
+    assert parse(changed("task", dict(reversed(task.items())))).fingerprint == SMALL.fingerprint
+
+
+def test_every_key_of_a_sensor_and_an_actuator_but_topic_and_qos_is_covered():
+    plain, found = to_plain(SMALL, with_defaults=True), meaning(SMALL, with_defaults=True)
+    for group in ("sensors", "actuators"):
+        for name, spec in plain[group].items():
+            assert found[group][name] == {key: value for key, value in spec.items() if key not in ("topic", "qos")}
+    assert found["safety"] == plain["safety"]
 
 
 def test_the_order_of_actuators_changes_the_fingerprint():

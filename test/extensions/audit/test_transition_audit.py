@@ -266,6 +266,17 @@ CONTRADICTIONS = [  # row, changes, start of the one problem
     ("first", {"inner__findings__0__code": "bad.luck"}, "inner.findings[0].code is 'bad.luck' (expected"),
     ("first", {"inner__findings__0__gate": "gut"}, "inner.findings[0].gate is 'gut' (expected"),
     ("first", {"inner__stamps_ns__gated": None}, "inner.stamps_ns.gated is None (expected"),
+    *(
+        ("second", {f"info__latency__{stage}_s": 0.5}, f"info.latency.{stage}_s is 0.5 (expected the difference")
+        for stage in ("handoff", "inference", "policy", "gate", "publish", "obs_to_command", "world", "period")
+    ),
+    *(
+        ("delayed", {f"info__latency__{stage}__joints": 0.9}, f"info.latency.{stage}.joints is 0.9 (expected the diff")
+        for stage in ("driver_s", "queue_s")
+    ),
+    ("delayed", {"inner__sensors__joints__header_ns": None}, "info.latency.driver_s.joints is 0.002 (expected null"),
+    ("delayed", {"info__latency__quality__data_age_s__tcp": ABSENT}, "info.latency.quality.data_age_s has the sensors"),
+    ("first", {"observation__tcp_position": ABSENT}, "observation.tcp_position is None (expected ["),
 ]
 
 
