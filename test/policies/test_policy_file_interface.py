@@ -272,6 +272,24 @@ def test_relative_chunk_is_relative_to_its_own_observation():
     assert found.rows_per_step is None  # another chunk would be relative to another observation
 
 
+def test_a_relative_range_of_a_joint_moves_nothing_at_zero():
+    limits = {joint: [-1.0, 3.0] for joint in JOINTS}
+    found = parsed({**simple(parts=[arm_part("0..100", mode="relative"), finger_part()]), "limits": limits})
+    seen = observation()
+    np.testing.assert_allclose(act(found, [0.0, 0.0, 0.0, 0.0], seen)["arm"], seen["joints_position"][:3])
+
+
+def test_a_joint_in_two_parts_is_refused():
+    with pytest.raises(UsageError, match=r"parts\[1\]\.joints: 'shoulder' is in two parts"):
+        parsed(simple(parts=[arm_part("rad"), arm_part("deg"), finger_part()]))
+
+
+def test_a_threshold_is_not_passed_by_a_value_that_is_no_number():
+    gripper = finger_part(threshold={"at": 0.5, "above": 0.1, "below": 0.0})
+    found = parsed(simple(parts=[arm_part("rad"), gripper]))
+    assert isinstance(act(found, [0.0, 0.0, 0.0, np.nan]), NoAction)
+
+
 @pytest.mark.parametrize("scale", ["physical", "normalized"])
 def test_deltas_are_those_of_the_contract(scale):
     contract = bench([("command: position\n    scale: physical", f"command: position_delta\n    scale: {scale}")])

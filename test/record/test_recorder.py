@@ -577,6 +577,15 @@ def test_end_by_a_wrapper_has_its_own_end_reason(tmp_path):
     assert summary["end_reasons"] == {"outer_wrapper": 1}
 
 
+def test_steps_after_an_end_belong_to_no_episode(tmp_path):
+    env = RecordTransitions(TimeLimit(fake(), 1), tmp_path)
+    _, (_, reward, *_), _ = env.reset(seed=1), env.step(STILL), env.step(STILL)
+    env.close()
+    summary = summary_of(env)
+    assert (summary["episodes"], summary["unfinished"], summary["steps"]) == (1, 0, 2)
+    assert summary["return"]["mean"] == reward
+
+
 def test_return_with_a_missing_reward_is_null(tmp_path):
     env = RecordTransitions(TransformReward(TimeLimit(fake(), 2), lambda _: float("nan")), tmp_path)
     record(env, STILL, STILL)
