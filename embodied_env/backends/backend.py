@@ -250,7 +250,10 @@ class ContractSource(Protocol):
 
 
 def find_estop_source(backend: Backend) -> EstopSource | None:
-    """Return `backend` if it declares safety inputs, or raise TypeError if it cannot read them."""
+    """Return `backend` if it declares safety inputs, else None.
+
+    Raises TypeError if it cannot read declared inputs, since it must not pass for a robot without any.
+    """
     if not backend.capabilities.estop_inputs:
         return None
     if not isinstance(backend, EstopSource):

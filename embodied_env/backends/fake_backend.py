@@ -260,7 +260,7 @@ class FakeBackend:
             yield field, places, [self._joints.index(shown[place]) for place in places]
 
 
-realtime_fake = partial(FakeBackend, free_running=True)  # A free-running `FakeBackend`
+realtime_fake = partial(FakeBackend, free_running=True)
 
 
 def _remember(kept: list[Any], new: object) -> None:

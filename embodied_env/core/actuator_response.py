@@ -90,7 +90,10 @@ def command_trajectory(move: Move, period_s: float, shape: Shape) -> CommandTraj
 
 
 def delay_by_correlation(moves: Sequence[Move], period_s: float, shape: Shape, longest_s: float) -> tuple[float, float]:
-    """Return the delay, dead time and lag together, of the best correlation, and that."""
+    """Return the delay, s, at which commands and motion correlate best, and the correlation.
+
+    The delay is dead time and lag together.
+    """
     delays = np.arange(0.0, longest_s, _DELAY_STEP_S)
     both, commands, readings = np.zeros((3, len(delays)))
     for move in moves:

@@ -70,7 +70,7 @@ class MotionGuard:
             return {self.backend.name: INPUT_UNKNOWN}
 
     def start(self, close: Callable[[], bool]) -> None:
-        """Start the threads once, one of which calls `close` when requested or alone."""
+        """Start the threads once, and call `close` in one on request or after the main thread."""
         if not self._watches or self._thread is not None:
             return
         with deferred_signals():

@@ -198,7 +198,10 @@ class SampleCheck(NamedTuple):
 
 
 def find_faulty(snapshot: Snapshot, checks: Mapping[str, SampleCheck]) -> dict[str, Sample | None]:
-    """Return missing and faulty samples, INVALID ones first, and make all arrays read-only."""
+    """Return missing and faulty samples with their quality.
+
+    Arrays of valid shape and dtype become read-only. Of several faulty fields, one that makes a sample INVALID counts.
+    """
     given, now_ns = snapshot.samples, snapshot.now_ns
     faulty: dict[str, Sample | None] = {}
     for name, (max_age_ns, min_age_ns, fields) in checks.items():

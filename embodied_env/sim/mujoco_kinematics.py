@@ -229,9 +229,7 @@ def generate_urdf(model: WorldModel) -> str:
     is_mobile = [bool((mj.jnt_type[mj.jnt_bodyid == root] == int(kinds.mjJNT_FREE)).any()) for root in roots] == [True]
     if not is_mobile:
         ET.SubElement(robot, "link", name="world")
-    places = {
-        0: ("" if is_mobile else "world", np.eye(4))
-    }  # for each body: its link, and its frame in that of the link
+    places = {0: ("" if is_mobile else "world", np.eye(4))}  # by body, its link, and its frame in that of the link
     for body in range(1, mj.nbody):
         if int(mj.body_rootid[body]) not in roots:
             continue

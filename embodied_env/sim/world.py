@@ -304,7 +304,10 @@ class World:
         self._unread += 1
 
     def read(self, arrival_ns: int = 0) -> dict[str, Sample]:
-        """Return the newest sample of each sensor, to be called before anything but a step changes the state."""
+        """Return the newest sample of each sensor, arrived at `arrival_ns` of the steady clock.
+
+        It must be called before anything but a step changes the state, since it reads the ideal sensors.
+        """
         readings, now_ns, self._unread = self._unread, self.now_ns, 0
         if readings:
             for channel, fields, read_extras in self._ideal:

@@ -31,7 +31,10 @@ class GazeboServer:
     """The server, its bridge and its controllers, which end with `stop`, or with this process in any way."""
 
     def __init__(self, contract: Contract, arguments: Mapping[str, str], domain_id: int | None) -> None:
-        """Start the launch in a domain, by default a free one, or raise BackendNotReady- or MissingDependencyError."""
+        """Start the launch in a domain, by default a free one.
+
+        Raises BackendNotReadyError without a free domain, and MissingDependencyError without Gazebo.
+        """
         if shutil.which("gz") is None:
             remedy = f"apt install {apt_package('ros_gz')}, and source its setup.bash"
             raise MissingDependencyError("gz", needed_for="launch=True", remedy=remedy)

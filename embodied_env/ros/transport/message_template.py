@@ -92,7 +92,7 @@ class ArrayEncoder:
     """Encodes one array and a stamp into messages of one topic, by a template."""
 
     def __init__(self, make: Callable[[NDArray[Any], int], Message], count: int, dtype: type[np.generic]) -> None:
-        """Prepare a template of the messages that `make` returns for `count` numbers and a stamp."""
+        """Prepare a template of the messages of `make` for `count` numbers and a stamp, ns."""
         self._dtype = np.dtype(dtype)
         example = {_VALUES: np.zeros(count, dtype)}
         self._template = MessageTemplate(lambda numbers, stamp_ns: make(numbers[_VALUES], stamp_ns), example)

@@ -73,7 +73,7 @@ class TopicTap:
 
     def __init__(self, feed: MessageTap, message_type: type, topic: str, qos: QoSProfile | int) -> None:
         self._feed = feed
-        self._topic = topic
+        self._topic = topic  # absolute
         package, kind, _ = message_type.__module__.split(".", 2)
         self._type = f"{package}/{kind}/{message_type.__name__}"
         self._qos = qos_text(qos)

@@ -38,7 +38,10 @@ def stamp_ns(message: Message) -> int:
 
 
 class SensorReader:
-    """Reads messages of one sensor, and keeps `raw_sha256` of resized images and `driver` values of the last one."""
+    """Reads messages of one sensor into new arrays of the contract's shapes and dtypes.
+
+    It keeps `raw_sha256` of resized images and the `driver` values of the last message, by field.
+    """
 
     def __init__(self, name: str, sensor: SensorSpec) -> None:
         """Resolve the fields of `sensor`, or raise ContractError if it does not match its message type."""

@@ -45,7 +45,7 @@ class ResetReply(JsonMessage):
     place = RESET_SERVICE
 
     epoch: int
-    stamp_ns: int
+    stamp_ns: int  # simulated time at the end of the reset
     sampled: Mapping[str, RegularArray]
     fingerprint: str
     details: Mapping[str, str]
