@@ -66,7 +66,7 @@ class McapRecords:
         try:
             size = regular_size(self._path)
             with self._path.open("rb") as file:
-                yield from self._read(file, size)
+                yield from self._read(_CheckedFile(file), size)
         except OSError as error:
             self.problem = f"cannot be read ({error.strerror})"
         except EOFError:
@@ -74,12 +74,15 @@ class McapRecords:
         except ValueError as error:
             self.problem = f"damaged ({type(error).__name__}: {error})"
 
-    def _read(self, file: IO[bytes], size: int) -> Iterator[tuple[str, Any, MessageEnd]]:
+    def _read(self, file: _CheckedFile, size: int) -> Iterator[tuple[str, Any, MessageEnd]]:
         count, left, index, kind = 0, MOST_EXPANSION * size + LARGEST_CHUNK, IndexCheck(), ""
         _check_magic(file)
         while kind != "Footer":
+            before = file.checksum
             record = _read_record(file, size)
             kind, end = type(record).__name__, file.tell()
+            if kind == "DataEnd" and record.data_section_crc not in (0, before):  # 0: none
+                raise ValueError(f"wrong checksum of the data: {before} (expected {record.data_section_crc})")
             index.add(kind, record, self.end, end)
             if kind == "Chunk":
                 left -= record.uncompressed_size
@@ -114,6 +117,18 @@ class McapRecords:
                 yield StoredRecord(schemas.get(channel.schema_id), channel, record, place)
 
 
+class _CheckedFile:
+    """A file with the checksum of what was read of it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.tell, self.checksum = file, file.tell, 0
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        self.checksum = zlib.crc32(data, self.checksum)
+        return data
+
+
 def read_chunk(path: Path, start: int) -> bytes:
     """Return the content of the chunk at offset `start`, or raise OSError or ValueError."""
     size = regular_size(path)
@@ -128,14 +143,14 @@ def read_chunk(path: Path, start: int) -> bytes:
     return _chunk_content(record)
 
 
-def _check_magic(file: IO[bytes]) -> None:
+def _check_magic(file: _CheckedFile) -> None:
     if (found := file.read(len(_MAGIC))) != _MAGIC:
         if len(found) < len(_MAGIC):
             raise EOFError
         raise ValueError(f"magic {found!r} (expected {_MAGIC!r})")
 
 
-def _read_record(file: IO[bytes], size: int) -> Any:  # noqa: ANN401 - of mcap
+def _read_record(file: IO[bytes] | _CheckedFile, size: int) -> Any:  # noqa: ANN401 - of mcap
     """Return the next record of a file of `size` bytes, or raise EOFError for one that is not complete."""
     head = file.read(_HEAD.size)
     opcode, length = _HEAD.unpack(head.ljust(_HEAD.size, b"\0"))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 import textwrap
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -278,6 +280,15 @@ def test_data_after_the_end_is_detected(path):
     with path.open("ab") as file:
         file.write(b"more")
     assert LogReader(path).problem == "log.mcap: unexpected data after the end (2 complete rows)"
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_a_checksum_of_the_data_that_another_writer_states_is_checked(path, wrong):
+    data, head = write(path, rows(2)).read_bytes(), b"\x0f" + struct.pack("<Q", 4)  # of the end of the data
+    before, rest = data[: (at := data.rindex(head))], data[at + len(head) + 4 :]
+    path.write_bytes(before + head + struct.pack("<I", zlib.crc32(before) ^ wrong) + rest)
+    assert ("wrong checksum of the data" in LogReader(path).problem) == bool(wrong)
+    assert bool(LogReader(path).problem) == bool(wrong)
 
 
 @pytest.mark.parametrize("content", [b"", b"no mcap at all", bytes(100)])
