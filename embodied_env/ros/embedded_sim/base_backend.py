@@ -117,7 +117,7 @@ class EmbeddedSimBackend(ABC):
             raise
 
     def _ros_args(self, namespace: str) -> tuple[str, ...]:
-        """Return arguments that keep a node with the simulator that we started, whatever a launch file pushes."""
+        """Return arguments that keep a node with our simulator, whatever a launch file pushes."""
         return ("-r", f"__ns:={namespace}") if self._spawn else ()
 
     def _start_simulator(self, namespace: str) -> None:
@@ -161,7 +161,7 @@ class EmbeddedSimBackend(ABC):
     # ---------------------------------------------------------------------------------------------- reset
 
     def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:
-        """Reset the world by seed and options, after restarting an ended simulator, and return newer readings."""
+        """Reset the world, after restarting an ended simulator, and return newer readings."""
         self._usable = self._is_halted = False
         try:
             reply, snapshot = self._reset(request, deadline_ns)
@@ -203,7 +203,7 @@ class EmbeddedSimBackend(ABC):
         return reply
 
     def _call(self, service_type: str, name: str, end: float, **fields: Any) -> Any:  # noqa: ANN401 - generated types
-        """Return the response of a service of the simulator, or raise TimeoutError at `end`, monotonic s."""
+        """Return the response of a service, or raise TimeoutError at `end` (monotonic s)."""
         if self._ros is None:
             raise BackendLostError("closed", "the connection is closed")
         kind: Any = message_class(service_type)
@@ -253,13 +253,13 @@ class EmbeddedSimBackend(ABC):
     # ------------------------------------------------------------------------------------------------ end
 
     def halt(self, reason: str) -> None:  # noqa: ARG002 - the protocol's
-        """Kill a simulator that we started, and publish nothing more until the next reset, which restarts it."""
+        """Kill a simulator that we started, and publish nothing until the next reset restarts it."""
         if self._usable and self._child is not None:
             self._child.kill()
         self._usable, self._is_halted = False, True
 
     def close(self) -> None:
-        """Destroy the node before the simulator that it started, since a killed one leaves shared memory to remove."""
+        """Destroy the node before its simulator, since a killed one leaves shared memory behind."""
         self._usable = False
         ros, child, delays_file = self._ros, self._child, self._delays_file
         self._ros = self._child = self._delays_file = None

@@ -77,7 +77,7 @@ class WorldNode(ABC):
     def __init__(
         self, contract: Contract, world: World, *, namespace: str | None, context: Context, default_seed: int
     ) -> None:
-        """Create the node, its topics and its services, with `default_seed` for a reset without a seed."""
+        """Create the node, its topics and services, with `default_seed` for resets without one."""
         self._contract = contract
         self._world = world
         self.node = node = Node(NODE, context=context, namespace=namespace)
@@ -135,7 +135,7 @@ class WorldNode(ABC):
     def _create_trigger(
         self, name: str, act: Callable[[], str], errors: tuple[type[Exception], ...], *, with_type: bool = False
     ) -> None:
-        """Create a Trigger service that responds with the text of `act` or of an error and, `with_type`, its type."""
+        """Create a Trigger service that responds with the text of `act`, or an error and its type."""
 
         def on_request(_request: Any, response: Any) -> Any:  # noqa: ANN401 - generated types
             try:
@@ -174,7 +174,7 @@ class WorldNode(ABC):
         )
 
     def _valid_samples(self) -> dict[str, Sample]:
-        """Return the newest samples, or raise BackendLostError for one that its message type cannot hold."""
+        """Return the newest samples, or raise BackendLostError for one that no message can hold."""
         samples = self._world.read()
         for name, sample in samples.items():
             if sample.reason:
@@ -191,7 +191,7 @@ class WorldNode(ABC):
 def node_with_executor(
     contract: Contract, make: Callable[..., N], *, fast: bool = True
 ) -> Iterator[tuple[N, Executor]]:
-    """Create a node by `make(context=...)` and its executor in a context of their own, and destroy all at the end.
+    """Create a node and its executor in a context of their own, and destroy all at the end.
 
     The executor must always be spun with a timeout. A `fast` one has no actions and no message info, and takes the
     messages of other wait sets.

@@ -1,4 +1,4 @@
-"""Safety inputs of the robot emulator, which it publishes or reports as safe and which services switch."""
+"""Safety inputs of the robot emulator, published or reported as safe, switched by services."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def emulated_inputs(contract: Contract) -> Inputs:
 
 
 class EmulatedTopic:
-    """Topic of one or several safety inputs, which is not published while another node publishes it."""
+    """Topic of safety inputs, which is not published while another node publishes it."""
 
     def __init__(self, inputs: Sequence[EstopSpec], node: Any, latched_qos: Any, repeated_qos: Any) -> None:  # noqa: ANN401 - rclpy's
-        """Create the publisher, and for each input a service ``~/<key>/<name>`` that presses or deactivates it."""
+        """Create the publisher, and per input a service ``~/<key>/<name>`` that switches it."""
         self._inputs, self._node = inputs, node
         self._unsafe: set[str] = set()
         for spec in inputs:
@@ -95,10 +95,10 @@ class EmulatedTopic:
 
 
 class EmulatedService:
-    """The service that reports the state of a lifecycle node, or of the controllers of a manager."""
+    """Service that reports the state of a lifecycle node, or of a manager's controllers."""
 
     def __init__(self, service: str, specs: Mapping[str, ActiveSpec], node: Any) -> None:  # noqa: ANN401 - rclpy's
-        """Offer `service`, and for each of `specs`, by name, a service ``~/active/<name>`` (std_srvs/srv/SetBool)."""
+        """Offer `service`, and for each of `specs` a SetBool service ``~/active/<name>``."""
         self._specs, self._inactive = specs, set[str]()
         node.create_service(message_class(next(iter(specs.values())).types[0]), service, self._respond)
         for name in specs:
@@ -152,7 +152,7 @@ def topics_of(inputs: Inputs) -> Iterator[list[EstopSpec]]:
 
 
 def message_of(inputs: Sequence[EstopSpec], unsafe: set[str]) -> Message:
-    """Return the message of the inputs of a topic, or raise ContractError for a value that does not fit its field."""
+    """Return the message of a topic's inputs, or raise ContractError for a value that misfits."""
     message = message_class(inputs[0].type)()
     for spec in sorted(inputs, key=lambda spec: spec.name in unsafe):  # the unsafe ones last, should two share a field
         value = _unsafe(spec.safe) if spec.name in unsafe else spec.safe[0]

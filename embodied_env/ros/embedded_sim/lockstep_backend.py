@@ -47,7 +47,7 @@ _LAST_OF_STEP = (_STEPPED, _FAULT)
 
 
 class MujocoRosBackend(EmbeddedSimBackend):
-    """Backend that publishes commands, then a step token, and receives messages stamped at the end of the step."""
+    """Backend that publishes commands, then a step token, and receives the step's messages."""
 
     node_name = "environment"
     capabilities = Capabilities(
@@ -188,7 +188,7 @@ class MujocoRosBackend(EmbeddedSimBackend):
         return Snapshot(now_ns=after_ns, samples=self._inbox.arrivals.samples())
 
     def has_arrived(self, timeout_s: float) -> bool:
-        """Wait at most `timeout_s` for the readings of the step, and return whether all have arrived."""
+        """Wait at most `timeout_s` for the step's readings, and return whether all have arrived."""
         if self._ros is None or not self._usable:
             return True  # `read` raises
         self._inbox.dispatch(self._ros.receiver.receive(timeout_s, self._inbox.wake_on))
@@ -207,7 +207,7 @@ class MujocoRosBackend(EmbeddedSimBackend):
         self._step_publisher.publish(self._token)
 
     def _check_not_ahead(self, ros: RosNode, now_ns: int) -> None:
-        """Raise BackendLostError for a reading stamped after `now_ns`, or for the fault that explains it."""
+        """Raise BackendLostError for a reading stamped after `now_ns`, or for the fault behind it."""
         if self._inbox.arrivals.has_future(now_ns):
             self._inbox.dispatch(ros.receiver.receive(POLL_S))  # the simulator reports being moved by another client
             self._raise_if_faulted()
@@ -224,7 +224,7 @@ class MujocoRosBackend(EmbeddedSimBackend):
 
 
 class SimulatorInbox:
-    """Messages of the current epoch, each of which is checked, since any node may publish on the topics.
+    """Checked messages of the current epoch, since any node may publish on the topics.
 
     Attributes:
         arrivals: the readings.
@@ -234,7 +234,6 @@ class SimulatorInbox:
     """
 
     def __init__(self, contract: Contract) -> None:
-        """Prepare to read the sensors of `contract`, of which `subscribe` creates the subscriptions."""
         self.arrivals = StepArrivals(contract.sensors)
         self._epoch = self.step = 0
         self._acknowledged = -1  # the newest step of this epoch that the simulator acknowledged
@@ -243,7 +242,7 @@ class SimulatorInbox:
         self.image: Any = None
 
     def subscribe(self, receiver: Receiver, *, clock: bool) -> None:
-        """Subscribe to the simulator's topics and, with `clock`, to its clock, which only recorders need."""
+        """Subscribe to the simulator's topics and, for recorders, to its `clock`."""
         self.arrivals.subscribe(receiver, lambda _: RELIABLE, raw=True)
         receiver.subscribe(_FAULT, message_class("std_msgs/msg/String"), FAULT_TOPIC)
         receiver.subscribe(_IMAGE, message_class("sensor_msgs/msg/Image"), IMAGE_TOPIC, raw=True)
@@ -259,7 +258,7 @@ class SimulatorInbox:
 
     @property
     def wake_on(self) -> Collection[str]:
-        """Keys that end the next wait (`Receiver.receive`), which is one wait for all messages of a step."""
+        """Keys that end the next wait (`Receiver.receive`), one for all messages of a step."""
         return () if self._is_acknowledged() else _LAST_OF_STEP
 
     def dispatch(self, received: Iterable[ReceivedMessage]) -> None:

@@ -1,4 +1,4 @@
-"""ROS 2 node that hosts a world in lockstep, with one step per token and resets by a service.
+"""ROS 2 node that hosts a world in lockstep, with one step per token.
 
 The protocol is that of `simulator_protocol`. rclpy's private wait set takes every message that has arrived in one
 wake-up, and an executor runs everything else. It may take messages too, since the callbacks accept them in any order.
@@ -74,7 +74,7 @@ class SimulatorNode(WorldNode):
         return world_ns
 
     def _reset(self, epoch: int, seed: int, options: str) -> str:
-        """Reset once per epoch, and return the same reply and publish the same readings for a repeated request."""
+        """Reset once per epoch, and repeat reply and readings for a repeated request."""
         if epoch == ANY_EPOCH:
             raise UsageError(f"no epoch for the reset; set the parameter {EPOCH_PARAMETER} first")
         if epoch != self._epoch:
@@ -135,7 +135,7 @@ class SimulatorNode(WorldNode):
         self._fault.publish(message_class("std_msgs/msg/String")(data=fault.to_text()))
 
     def _publish(self, samples: Mapping[str, Sample], *, again: bool) -> None:
-        """Publish the clock, the new samples (with `again` all of them) and the acknowledgement of their step."""
+        """Publish the clock, the new samples (all with `again`) and the acknowledgement."""
         messages = [(self._clock, self._clock_template.encode({}, self._world.now_ns))]
         for name, sample in samples.items():
             if again or sample.stamp_ns > self._published_ns[name]:
@@ -163,7 +163,7 @@ def run_simulator(
     stop: threading.Event,
     on_ready: Callable[[str], None] = lambda _namespace: None,
 ) -> None:
-    """Host `world` in lockstep until `stop` is set, with the arguments and errors of `run_free_running`."""
+    """Host `world` in lockstep until `stop` is set, as `run_free_running` does."""
     make = functools.partial(SimulatorNode, contract, world, namespace=namespace)
     with node_with_executor(contract, make, fast=False) as (simulator, executor):
         on_ready(simulator.node.get_namespace())
@@ -171,7 +171,7 @@ def run_simulator(
 
 
 def _spin_by_wait_set(simulator: SimulatorNode, executor: Executor, stop: threading.Event) -> None:
-    """Spin a node by a wait set, and its executor after a service request or a while without messages."""
+    """Spin a node by a wait set, and its executor after a request or an idle period."""
     subscriptions = [*simulator.command_subscriptions, simulator.token_subscription]  # raw, served in this order
     services, context = list(simulator.node.services), simulator.node.context.handle
     wait_set = rclpy_implementation.WaitSet(len(subscriptions), 0, 0, 0, len(services), 0, context)

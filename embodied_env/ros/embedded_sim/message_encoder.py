@@ -1,4 +1,4 @@
-"""Convert readings of the embedded simulator to the messages that `ros.wire.sensor_buffer` decodes.
+"""Convert readings of the embedded simulator to ROS messages.
 
 Message fields that the contract does not declare are NaN, or the message type's value for unknown. The vectors of a
 pose or twist are those of the world; an orientation that it does not provide is the identity.
@@ -24,7 +24,7 @@ _MAX_TEMPLATES = 16  # per sensor; rclpy serializes messages that keep changing
 
 
 class SensorEncoder:
-    """Encoder of the messages of one sensor as bytes by a template where it fits, or else by `build_message`."""
+    """Encoder of one sensor's messages, as bytes by a template or else by `build_message`."""
 
     def __init__(self, sensor: SensorSpec) -> None:
         """Prepare the encoder, whose template comes from the first reading."""
@@ -65,7 +65,7 @@ class SensorEncoder:
         return MessageTemplate(make, numbers)
 
     def build_message(self, values: Values, stamp_ns: int, extras: Extras) -> Message:
-        """Return the message with `values` (field -> array), and `stamp_ns` in its header, if it has one.
+        """Return the message with `values` (field -> array), and `stamp_ns` in any header.
 
         Distances are as measured: +inf without a return, -inf for too close, NaN for no measurement. Raises
         MissingDependencyError for a message package or image encoder that is not installed.

@@ -31,7 +31,7 @@ def emulator_namespace(
     search_s: float = SEARCH_S,
     note: Callable[[str], None] = lambda _: None,
 ) -> Iterator[str]:
-    """Yield the namespace of the running emulator, or of one that is started here and ends with the context.
+    """Yield the namespace of the running emulator, or of one started here for the context.
 
     An emulator that is started has a namespace that no other process uses, so that its messages reach no driver of a
     robot. It also ends if this process is killed. On a slow machine a running one may be discovered only after the
@@ -83,7 +83,7 @@ def emulator_namespace(
 
 
 def absolute_names(contract: Contract) -> list[str]:
-    """Return the strings of a contract that may be absolute names of ROS, sorted, with the services of a default."""
+    """Return the strings of a contract that may be absolute ROS names, sorted."""
     plain = json.loads(dump_contract(contract))
     named = [*(plain.get(key) for key in _NAMED), plain["backends"].get(BACKEND)]
     if BACKEND in contract.backends:

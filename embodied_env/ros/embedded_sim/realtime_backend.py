@@ -1,4 +1,4 @@
-"""Free-running embedded simulator in its own process, a robot that can be seeded, reset and restarted.
+"""Free-running embedded simulator in its own process, as a robot that can be reset.
 
 `RealBackend` drives it like a robot, while a second node resets it.
 """
@@ -102,12 +102,12 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         self._robot.advance(target_ns, deadline_ns)
 
     def read(self, after_ns: int, deadline_ns: int) -> Snapshot:
-        """Return the newest readings, or raise BackendLostError if the simulator has exited or sends no readings."""
+        """Return the newest readings, or raise BackendLostError after an exit or without readings."""
         self._check_running()
         return self._robot.read(after_ns, deadline_ns)
 
     def newest(self, sensors: Iterable[str]) -> Snapshot:
-        """Return the newest reading of each of these sensors, or raise BackendLostError without a connection."""
+        """Return the newest reading of each sensor, or raise BackendLostError if not connected."""
         return self._robot.newest(sensors)
 
     def estops(self) -> InputStates:
@@ -122,7 +122,7 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         return [arrival.message for arrival in receiver.receive(POLL_S)]
 
     def halt(self, reason: str) -> None:
-        """Kill a simulator that we started, and publish nothing more until the next reset, which restarts it."""
+        """Kill a simulator that we started, and publish nothing until the next reset restarts it."""
         self._robot.halt(reason)
         super().halt(reason)
 

@@ -106,7 +106,7 @@ class FreeRunningNode(WorldNode):
         self._begin_window()
 
     def begin(self) -> None:
-        """Start as after a reset, or raise BackendLostError or MissingDependencyError if the world cannot be reset."""
+        """Start as after a reset, or raise BackendLostError or MissingDependencyError."""
         self._reset(ANY_EPOCH, _ANY_SEED, "{}")
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class FreeRunningNode(WorldNode):
             gripper.close()
 
     def spin_once(self, executor: Executor) -> None:
-        """Handle messages until the next work is due, at most `SPIN_TIMEOUT_S`, and do the work if it is due."""
+        """Handle messages until work is due, at most `SPIN_TIMEOUT_S`, and do the work."""
         left_ns = self._next_ns() - _MARGIN_NS - self._clock.now_ns()
         executor.spin_once(timeout_sec=min(SPIN_TIMEOUT_S, max(0, left_ns) / NS_PER_S))
         next_ns = self._next_ns()
@@ -137,7 +137,7 @@ class FreeRunningNode(WorldNode):
         return min(due_ns for due_ns in waiting if due_ns is not None)
 
     def _tick(self, deadline_ns: int) -> None:
-        """Run the tick that ends at a deadline and publish its readings, unless a failed world waits for a reset."""
+        """Run the tick that ends at a deadline and publish it, unless a failed world awaits reset."""
         if not self._is_moving:
             return
         self._move_grippers()
@@ -237,7 +237,7 @@ class FreeRunningNode(WorldNode):
         self._sensors[name].publish(self._encoders[name].encode(values, stamp_ns, extras))
 
     def _publish_state(self) -> None:
-        """Publish the active command, stamped with its activation, and NaN for values of the other kind."""
+        """Publish the active command, stamped with its activation, NaN for the other kind."""
         if self._state is None:
             return
         since_ns = self._controller.since_ns
@@ -266,7 +266,7 @@ class FreeRunningNode(WorldNode):
         self._window_ns = self._clock.now_ns(), self._world.now_ns
 
     def _check_window(self) -> None:
-        """Log whether the simulation fell behind the wall clock, and whether another simulator has our name."""
+        """Log whether the simulation lags the wall clock, or another simulator has our name."""
         wall_ns = self._clock.now_ns() - self._window_ns[0]
         if wall_ns < _WINDOW_NS:
             return
@@ -289,7 +289,7 @@ class FreeRunningNode(WorldNode):
 def _joint_orders(
     contract: Contract, order: Sequence[str] | None
 ) -> dict[str, tuple[SensorSpec, dict[str, list[int]]]]:
-    """Return each joint sensor with its joints in this order, and the contract's places of these joints by field."""
+    """Return each joint sensor with its joints in this order, and their contract places."""
     found = {}
     for name, sensor in contract.sensors.items():
         if order is not None and sensor.type == JOINT_SENSOR:
@@ -345,7 +345,7 @@ def run_free_running(
 
 
 class EmulatedGripper:
-    """Action server of one gripper, of the actuator `index`, which aborts the last goal when a new one replaces it."""
+    """Action server of one gripper, of actuator `index`, which aborts a goal on the next."""
 
     def __init__(self, contract: Contract, name: str, node: Any, *, tick_s: float) -> None:  # noqa: ANN401 - rclpy's
         """Offer the action of the actuator `name`, with moves `tick_s` apart."""

@@ -1,4 +1,4 @@
-"""Convert approved commands to messages, and messages back to commands for the embedded simulator.
+"""Convert approved commands to messages, and messages back to commands.
 
 Commands are in SI units, the values in messages in the units of the driver (`ActuatorSpec.to_driver`).
 """
@@ -52,14 +52,14 @@ def _target(actuator: ActuatorSpec, *, after_ns: int = 0) -> Target:
 
 
 def to_trajectory(actuator: ActuatorSpec, points: Sequence[tuple[int, FloatArray]], *, stamp_ns: int) -> Message:
-    """Return the JointTrajectory through points, each with its time from the start, ns, and its positions."""
+    """Return the JointTrajectory through points, each with its time from the start (ns)."""
     message, converted = _stamped(actuator, stamp_ns), [(ns, actuator.to_driver(values)) for ns, values in points]
     JOINT_TRAJECTORY.write_points(message, converted, _target(actuator))
     return message
 
 
 def from_trajectory(actuator: ActuatorSpec, message: Message) -> list[tuple[int, FloatArray]] | None:
-    """Return the points of a JointTrajectory as in `to_trajectory`, or None if invalid as in `from_command`."""
+    """Return the points of a JointTrajectory, or None if invalid (`from_command`)."""
     read = [(ns, _whole(actuator, found)) for ns, found in JOINT_TRAJECTORY.read_points(message, _target(actuator))]
     points = [(ns, values) for ns, values in read if values is not None]
     is_valid = len(points) == len(read) and all(first < then for (first, _), (then, _) in pairwise(points))
@@ -67,7 +67,7 @@ def from_trajectory(actuator: ActuatorSpec, message: Message) -> list[tuple[int,
 
 
 def from_command(actuator: ActuatorSpec, message: Message) -> FloatArray | None:
-    """Return the positions or velocities that `message` commands, SI units, in the order of joints, shape (n,).
+    """Return the positions or velocities in `message`, SI units, in joint order, shape (n,).
 
     A message that is not a complete command of this actuator gives None. A joint is missing, unknown or duplicate, the
     length is wrong, a value is not finite, another axis of a twist is not 0, the fingers of a gripper do not agree, or
@@ -86,7 +86,7 @@ def _whole(actuator: ActuatorSpec, values: FloatArray | None) -> FloatArray | No
 
 
 def command_encoder(actuator: ActuatorSpec, *, period_s: float) -> ArrayEncoder:
-    """Return the encoder of an actuator's commands in the driver's units (`ActuatorSpec.to_driver`)."""
+    """Return the encoder of an actuator's commands in driver units (`ActuatorSpec.to_driver`)."""
     return ArrayEncoder(
         lambda values, stamp_ns: _message(actuator, values, stamp_ns=stamp_ns, period_s=period_s),
         len(actuator.published_joints),

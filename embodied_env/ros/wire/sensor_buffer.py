@@ -1,4 +1,4 @@
-"""Read sensor messages as the contract declares, and buffer the newest reading of each sensor."""
+"""Read sensor messages as the contract declares, and buffer each sensor's newest reading."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SensorReader:
     """
 
     def __init__(self, name: str, sensor: SensorSpec) -> None:
-        """Resolve the fields of `sensor`, or raise ContractError if it does not match its message type."""
+        """Resolve the fields of `sensor`, or raise ContractError unless its message type has them."""
         check_messages({name: sensor})
         self._sensor = sensor
         self._rules = ReadingRules(name, sensor)
@@ -68,7 +68,7 @@ class SensorReader:
         return values
 
     def concerns(self, message: Message) -> bool:
-        """Return whether a message is of this sensor, which is False for a JointState of other joints only."""
+        """Return whether a message is of this sensor, False for a JointState of other joints."""
         return not self._is_by_joint or not self._joints.isdisjoint(message.name)
 
     def is_ready(self, message: Message) -> bool:  # noqa: ARG002 - for subclasses
@@ -76,7 +76,7 @@ class SensorReader:
         return True
 
     def confidence(self, message: Message) -> float | None:
-        """Return the confidence in the position (`position_confidence`), or None without a covariance."""
+        """Return the confidence in the position (`position_confidence`), None without a covariance."""
         if self._declaration is None or not self._declaration.covariance:
             return None
         return position_confidence(message.pose.covariance, self._sensor.confidence_radius_m)
@@ -108,7 +108,7 @@ class SensorBuffer:
     def __init__(
         self, name: str, sensor: SensorSpec, stamping: Stamping | None = None, reader: SensorReader | None = None
     ) -> None:
-        """Start empty, where `stamping` translates stamps to the world clock, or is None if they are already on it."""
+        """Start empty, with `stamping` to translate stamps, None if they are on the world clock."""
         self._name = name
         self._reader = SensorReader(name, sensor) if reader is None else reader
         self._by_header = sensor.timeline == "header"
@@ -142,7 +142,7 @@ class SensorBuffer:
         self._unstamped.clear()
 
     def concerns(self, arrival: ReceivedMessage) -> bool:
-        """Return whether a message is of this sensor, which is False for joint states of other joints."""
+        """Return whether a message is of this sensor, False for joint states of other joints."""
         return self._reader.concerns(as_message(arrival.message))
 
     def add(self, arrival: ReceivedMessage) -> None:
@@ -169,7 +169,7 @@ class SensorBuffer:
                 del self._unstamped[next(iter(self._unstamped))]
 
     def reevaluate(self) -> None:
-        """Translate the newest stamp again after the publisher was located, since a latched message comes only once."""
+        """Translate the newest stamp again, since a latched message comes only once."""
         if self._newest is not None and self._stamping is not None:
             arrival, _, transport = self._newest
             stamp = self._translated(arrival, self._stamping)
@@ -177,7 +177,7 @@ class SensorBuffer:
             self._newest_valid = None if stamp.quality is Quality.FUTURE else stamp
 
     def assign_stamp(self, stamp_ns: int, number: int) -> bool:
-        """Stamp the unstamped message `number`, and return whether a reading of `stamp_ns` or later has arrived."""
+        """Stamp message `number`, and return whether a reading of `stamp_ns` or later has arrived."""
         if not self._by_header and stamp_ns > self.stamp_ns and number in self._unstamped:
             self._store(self._unstamped[number], TranslatedStamp(stamp_ns=stamp_ns), _NO_TRANSPORT)
         return self.stamp_ns >= stamp_ns
@@ -189,7 +189,7 @@ class SensorBuffer:
         return self._sample
 
     def sample(self) -> Sample | None:
-        """Return the newest sample with the counts since the last call, or None before the first message."""
+        """Return the newest sample with counts since the last call, None before the first message."""
         sample = self.newest()
         if sample is None or not self._counts:
             return sample

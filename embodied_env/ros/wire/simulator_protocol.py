@@ -1,4 +1,4 @@
-"""Protocol without ROS imports of the embedded simulator and the robot emulator, which are a node called `NODE`.
+"""Protocol of the embedded simulator and the robot emulator, without ROS imports.
 
 The environment resets it by parameters and a service. In lockstep it publishes a command on each actuator topic, then a
 step token. The simulator runs step k of an epoch once, when it has received the token and the commands that the token
@@ -40,7 +40,7 @@ ANY_EPOCH = -1  # no epoch; `RESET_SERVICE` in lockstep refuses it
 
 @dataclass(frozen=True, kw_only=True)
 class ResetReply(JsonMessage):
-    """Result of a reset, in which `details` are other choices of the simulator such as the rendering library."""
+    """Result of a reset, with other choices of the simulator in `details`."""
 
     place = RESET_SERVICE
 
@@ -71,7 +71,7 @@ def command_crc32(command: FloatArray) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class StepRequest:
-    """Token to run step `step` (1, 2, ...) of `epoch` with the commands of these digests, one per actuator."""
+    """Token to run step `step` (1, 2, ...) of `epoch` with one command digest per actuator."""
 
     LENGTH: ClassVar = 2  # integers, plus one for each actuator
 

@@ -1,4 +1,4 @@
-"""Translate the stamps of a sensor's messages to the world clock, and judge how far they can be trusted."""
+"""Translate the stamps of a sensor's messages to the world clock, and judge them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Sync(StrEnum):
 
 @dataclass(kw_only=True, slots=True)
 class TranslatedStamp:
-    """Stamp of a message on the world clock, which is read-only and, like `ReceivedMessage`, not frozen for speed.
+    """Stamp of a message on the world clock, read-only and, for speed, not frozen.
 
     `quality` and `reason` are those of an unusable reading, `stamp_quality` that of the stamp. `epoch` is that of the
     world clock.
@@ -57,7 +57,7 @@ class TranslatedStamp:
         return self.header_ns == other.header_ns if self.header_ns else self.stamp_ns == other.stamp_ns
 
     def is_after(self, other: TranslatedStamp) -> bool:
-        """Return whether this stamp is later by the headers, or by the world clock if it was set in between."""
+        """Return whether this stamp is later by headers, or by the world clock if set in between."""
         if self.header_ns and other.header_ns and self.epoch == other.epoch:
             return self.header_ns > other.header_ns
         return self.stamp_ns > other.stamp_ns
@@ -69,14 +69,14 @@ NO_STAMP = TranslatedStamp(stamp_ns=0, quality=Quality.ZERO_STAMP, reason="the m
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransportTiming:
-    """Trust in the middleware's stamps, with `excess_s` over the least delay for unsynchronised clocks."""
+    """Trust in the middleware's stamps, with `excess_s` over the least delay if unsynchronised."""
 
     quality: Quality = Quality.OK
     excess_s: float | None = None
 
 
 class StampTranslator:
-    """Translator of the stamps of one sensor's messages on arrival, under the lock of its timeline.
+    """Translator of one sensor's stamps on arrival, under the lock of its timeline.
 
     Attributes:
         sync: the relation of the stamping clock to ours.
@@ -86,7 +86,7 @@ class StampTranslator:
     def __init__(
         self, name: str, spec: ClockSpec, limits: ObservationAge, *, timeline: WorldClock, utc: SystemClockMonitor
     ) -> None:
-        """Translate the stamps of the sensor `name` to `timeline`, which is `utc` itself or simulated time."""
+        """Translate the stamps of the sensor `name` to `timeline`, `utc` or simulated time."""
         self._name = name
         self._spec = spec
         self._timeline = timeline
@@ -174,7 +174,7 @@ class StampTranslator:
     # -------------------------------------------------------------------------------------------------- transport
 
     def transport(self, arrival: ReceivedMessage) -> TransportTiming:
-        """Judge the middleware's stamps of every message, which are in UTC even with simulated time."""
+        """Judge the middleware's stamps of a message, which are in UTC even with simulated time."""
         source_ns, received_ns = arrival.info["source_timestamp"], arrival.info["received_timestamp"]
         if not source_ns or not received_ns:
             return TransportTiming(quality=Quality.UNKNOWN)
@@ -191,7 +191,7 @@ class StampTranslator:
         return TransportTiming(quality=Quality.NEGATIVE if took_ns < 0 else Quality.OK)
 
     def _is_across_step(self, arrival: ReceivedMessage, stamp_ns: int) -> bool:
-        """Return whether UTC may have been set between a translated stamp and the arrival of its message."""
+        """Return whether UTC may have been set between a stamp and its message's arrival."""
         step = self._utc.last_step
         if step is None:
             return False
@@ -207,7 +207,7 @@ class StampTranslator:
 
 
 class ArrivalAges:
-    """Places stamps of UTC on the steady clock by their age at arrival, for a node without a world clock."""
+    """Places UTC stamps on the steady clock by their age at arrival, without a world clock."""
 
     is_wall = False
 
@@ -227,7 +227,7 @@ class ArrivalAges:
 
 
 def suspect_clock(age_s: float) -> SuspectClock:
-    """Return the clock that would explain the age of a message, which is "tai", "gps", "epoch" or ""."""
+    """Return the clock that would explain a message's age, "tai", "gps", "epoch" or ""."""
     for name, ahead_s in _AHEAD_S.items():
         if abs(-age_s - ahead_s) <= _NEAR_S:
             return name
@@ -235,7 +235,7 @@ def suspect_clock(age_s: float) -> SuspectClock:
 
 
 def is_on_our_host(node: Node, topic: str, rmw: str) -> bool | None:
-    """Return whether all publishers of a topic of `node` are on our host, by GUIDs of Fast DDS, None if unknown."""
+    """Return whether Fast DDS GUIDs show all publishers on our host, None if unknown."""
     if not rmw.startswith("rmw_fastrtps"):
         return None
     ours = {

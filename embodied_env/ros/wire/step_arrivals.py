@@ -32,7 +32,7 @@ class ExpectedReading:
 
 @dataclass(frozen=True, kw_only=True)
 class DueReading:
-    """Due time of a sensor's next reading by its rate and the stamp of its last, with an unknown phase."""
+    """Due time of a sensor's next reading, by its rate and last stamp, with unknown phase."""
 
     period_ns: int  # between two readings; 0: one at every step
     slack_ns: int  # how much later than its rate a reading may be acquired: a physics step
@@ -43,11 +43,11 @@ class DueReading:
         return cls(period_ns=round(NS_PER_S / sensor.rate_hz) if sensor.rate_hz else 0, slack_ns=slack_ns)
 
     def earliest_ns(self, now_ns: int) -> int:
-        """Return the earliest stamp of the newest reading if none is missing at `now_ns`, the end of a step."""
+        """Return the earliest newest stamp if none is missing at `now_ns`, the end of a step."""
         return now_ns - self.period_ns - self.slack_ns + 1 if self.period_ns else now_ns
 
     def satisfies(self, stamp_ns: int, now_ns: int) -> bool:
-        """Return whether no reading is missing at `now_ns`, the end of a step, if the newest is of `stamp_ns`."""
+        """Return whether no reading is missing at `now_ns` if the newest is of `stamp_ns`."""
         return stamp_ns >= self.earliest_ns(now_ns)
 
     def must_have_come(self, since_ns: int, now_ns: int) -> bool:
@@ -59,7 +59,7 @@ class StepArrivals:
     """Buffers of sensors that are read in lockstep."""
 
     def __init__(self, sensors: Mapping[str, SensorSpec], *, slack_ns: int = 0) -> None:
-        """Prepare with the slack `DueReading.slack_ns`, for a simulator that does not acknowledge readings."""
+        """Prepare with `DueReading.slack_ns`, for a simulator that does not acknowledge readings."""
         self.sensors = sensors
         self._due = {key: DueReading.of(sensor, slack_ns) for key, sensor in sensors.items()}
         self._buffers: dict[str, SensorBuffer] = {}
@@ -69,7 +69,7 @@ class StepArrivals:
     def subscribe(
         self, receiver: Receiver, qos: Callable[[SensorSpec], QoSProfile] = newest_qos, *, raw: bool = False
     ) -> None:
-        """Subscribe with empty buffers to messages for `add`, with the profile that `qos` returns for a sensor."""
+        """Subscribe with empty buffers for `add`, with the QoS profile `qos` of each sensor."""
         self._buffers = {key: SensorBuffer(key, sensor) for key, sensor in self.sensors.items()}
         topics = [sensor.topic for sensor in self.sensors.values()]
         self._on_shared_topics = {key for key, sensor in self.sensors.items() if topics.count(sensor.topic) > 1}
@@ -106,7 +106,7 @@ class StepArrivals:
                 buffer.clear_readings()
 
     def expected(self, target_ns: int, now_ns: int, *, since_ns: int = 0) -> dict[str, ExpectedReading]:
-        """Return the readings due at `target_ns` and since `since_ns`, unstamped ones of the step with `now_ns`."""
+        """Return the readings due at `target_ns` and since `since_ns`, in the step of `now_ns`."""
         return {
             key: ExpectedReading(
                 earliest_ns=max(since_ns, due.earliest_ns(target_ns)), number=self._unstamped.get(key), stamp_ns=now_ns
@@ -126,7 +126,7 @@ class StepArrivals:
         return missing
 
     def is_due_since(self, key: str, since_ns: int, now_ns: int) -> bool:
-        """Return whether a reading after `since_ns`, a reset, must exist at `now_ns`, and True for other keys."""
+        """Return whether a reading after `since_ns`, a reset, must exist, or True for other keys."""
         return key not in self._due or self._due[key].must_have_come(since_ns, now_ns)
 
     def has_future(self, now_ns: int) -> bool:
@@ -134,7 +134,7 @@ class StepArrivals:
         return any(buffer.stamp_ns > now_ns for buffer in self._buffers.values())
 
     def raise_if_future(self, now_ns: int) -> None:
-        """Raise BackendLostError for readings stamped after `now_ns`, which the simulator cannot have published."""
+        """Raise BackendLostError for readings stamped after `now_ns`."""
         ahead = {key: buffer.stamp_ns for key, buffer in self._buffers.items() if buffer.stamp_ns > now_ns}
         if ahead:
             stamps = ", ".join(f"{key} at {stamp_ns} ns" for key, stamp_ns in ahead.items())

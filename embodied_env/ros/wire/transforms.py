@@ -24,7 +24,7 @@ class NoTransformError(InvalidReadingError):
 
 @dataclass(frozen=True, kw_only=True)
 class Transform:
-    """Pose of a source frame in a target frame, m, shape (3,), and a quaternion x, y, z, w, shape (4,)."""
+    """Pose of a source in a target frame, in m, shape (3,), and as quaternion xyzw, shape (4,)."""
 
     translation: FloatArray
     rotation: FloatArray
@@ -47,7 +47,7 @@ class TransformedReader(SensorReader):
     """Reads a sensor's messages in the frame `target`, each at the time of its stamp."""
 
     def __init__(self, name: str, sensor: SensorSpec, target: str, frames: Frames) -> None:
-        """Prepare to read `sensor`, accepted by `robot_profile.check_frame`, or raise like `SensorReader`."""
+        """Prepare to read `sensor`, which `robot_profile.check_frame` accepted."""
         super().__init__(name, as_it_comes(sensor))
         self._target = target
         self._frames = frames
@@ -138,7 +138,7 @@ def matrix(rotation: FloatArray) -> FloatArray:
 
 
 def rotated_covariance(rotation: FloatArray, covariance: FloatArray) -> FloatArray:
-    """Return a pose covariance (x, y, z, roll, pitch, yaw), shape (36,) by rows, in the target frame."""
+    """Return a pose covariance (x, y, z, roll, pitch, yaw), shape (36,), in the target frame."""
     both = np.zeros((6, 6))
     both[:3, :3] = both[3:, 3:] = matrix(rotation)
     rotated_rows: FloatArray = both @ covariance.reshape(6, 6) @ both.T
@@ -146,7 +146,7 @@ def rotated_covariance(rotation: FloatArray, covariance: FloatArray) -> FloatArr
 
 
 def transformed(values: Values, transform: Transform) -> dict[str, NDArray[Any]]:
-    """Return a reading's fields in the target frame and their dtype, or raise ValueError for an invalid rotation."""
+    """Return a reading in the target frame, or raise ValueError for an invalid rotation."""
     rotation = unit(transform.rotation)
     moved: dict[str, NDArray[Any]] = {}
     for field, value in values.items():

@@ -1,4 +1,4 @@
-"""World clocks of a robot, UTC or simulated time, which the steady clock continues without jumps.
+"""World clocks of a robot, UTC or simulated time, which continue without jumps.
 
 `SystemClockMonitor` pairs the steady clock with UTC and detects steps of UTC and suspends of the host. `SimTimeTracker`
 follows a simulator's clock. Both map message stamps to a world clock that continues where it was when its source is
@@ -54,7 +54,7 @@ class ClockPair:
 
 
 def read_clock_pair(clock: Clock) -> ClockPair:
-    """Read UTC between two readings of the steady clock as the first good pair, or else the best of a few."""
+    """Read UTC between two steady readings, as the first good pair or the best of a few."""
     pairs: list[ClockPair] = []
     for _ in range(_TRIES):
         before_ns, system_ns, after_ns = clock.now_ns(), clock.system_ns(), clock.now_ns()
@@ -75,7 +75,7 @@ class ClockStep:
 
 
 class SystemClockMonitor:
-    """UTC at the time of connection, continued by the steady clock, under one lock of the callers.
+    """UTC at the time of connection, continued by the steady clock, under the callers' lock.
 
     It follows slewing, which Linux applies to both clocks alike. `epoch` counts steps of UTC and suspends of the host.
     `last_step` is the newest step, including those by a suspend.
@@ -111,7 +111,7 @@ class SystemClockMonitor:
         return stamp_ns - self.shift_ns
 
     def check_pair(self, steady_ns: int, system_ns: int) -> None:
-        """Resync if two consecutive readings of the clocks contradict the last pair, or that pair is old."""
+        """Resync if two clock pairs in a row contradict the last one, or if it is old."""
         is_off = abs(system_ns - steady_ns - self._pair.offset_ns) > STEP_NS
         if is_off or steady_ns - self._checked_ns > _PAIR_PERIOD_NS:
             self.resync()
@@ -146,7 +146,7 @@ class SystemClockMonitor:
         return jump
 
     def status(self) -> ClockStatus:
-        """Return the state of the clocks of a robot that stamps in UTC, with jumps since the last call."""
+        """Return the state of clocks of a robot stamped in UTC, with jumps since the last call."""
         return ClockStatus(
             mode="wall",
             epoch=self.epoch,
@@ -186,7 +186,7 @@ class SimTimeTracker:
         return (last_sim_ns - first_sim_ns) / (last_ns - first_ns) if last_ns > first_ns else 1.0
 
     def on_clock(self, sim_ns: int, steady_ns: int) -> bool:
-        """Process a clock message and return whether simulated time was set, which makes buffered readings obsolete."""
+        """Process a clock message and return whether simulated time was set."""
         if self.advanced_ns is None:
             self._start(sim_ns, steady_ns)
             return False
@@ -221,7 +221,7 @@ class SimTimeTracker:
         return max(self._sim_ns + self._shift_ns + passed_ns, self._ahead_ns)
 
     def to_world_ns(self, stamp_ns: int) -> int:
-        """Convert a stamp, which advances the world clock if it is ahead by up to two clock messages."""
+        """Convert a stamp, which advances the world clock if at most two clock messages ahead."""
         world_ns = stamp_ns + self._shift_ns
         if 0 < stamp_ns - self._sim_ns <= 2 * self._tick_ns:
             self._ahead_ns = max(self._ahead_ns, world_ns)
