@@ -1,1 +1,1 @@
-"""Embedded simulator, which builds a MuJoCo world of any robot from a contract, without ROS."""
+"""Embedded simulator, which builds a MuJoCo world of any robot from a contract."""

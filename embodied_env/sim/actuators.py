@@ -1,4 +1,4 @@
-"""Conversion of commands to controls of a MuJoCo model's servos and base drives, also delayed or interpolated."""
+"""Convert commands to a MuJoCo model's controls, also delayed or interpolated."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Actuation:
     """
 
     def __init__(self, model: WorldModel) -> None:
-        """Resolve servos and drives, or raise ContractError for missing ones and for those of another kind."""
+        """Resolve servos and drives, or raise ContractError for missing or unsuitable ones."""
         contract = model.contract
         layout = ActionLayout(contract)
         self.joints = layout.joints
@@ -94,7 +94,7 @@ class Actuation:
         data.act[self._states] = controls[self._filtered]  # of servos with a time constant
 
     def positions(self, data: MjData) -> FloatArray:
-        """Return the joint positions, shape (n_joints,), with 0 for joints and axes commanded by velocity."""
+        """Return the joint positions, shape (n_joints,), 0 for joints commanded by velocity."""
         positions = np.zeros(len(self.joints))
         positions[self._is_position] = data.qpos[self._qpos]
         return positions
@@ -111,7 +111,7 @@ class Actuation:
         self._sent = self._target = target
 
     def limited(self, values: FloatArray, before: FloatArray) -> FloatArray:
-        """Return commands after the commands `before`, with a gripper of an action server led towards its goal."""
+        """Return commands after `before`, with grippers of action servers led to their goals."""
         return np.clip(values, before - self._stride, before + self._stride) if self._has_goals else values
 
     def checked(self, values: FloatArray) -> FloatArray:
@@ -128,12 +128,12 @@ class Actuation:
         return self._target.copy()
 
     def path(self, substeps: int) -> FloatArray:
-        """Return the controls during each physics step of a control period, shape (substeps, n_controls)."""
+        """Return the controls of each physics step of a period, shape (substeps, n_controls)."""
         start, self._sent = self._sent, self._target
         return self.between(start, self._target, substeps)
 
     def between(self, sent: FloatArray, target: FloatArray, substeps: int) -> FloatArray:
-        """Return the controls of a period from one command to the next, shape (..., substeps, n_controls)."""
+        """Return the controls from one command to the next, shape (..., substeps, n_controls)."""
         if len(self._parts) != substeps:
             self._parts = np.arange(1, substeps + 1)[:, np.newaxis] / substeps
         start = sent if self._all_by_position else np.where(self.is_velocity, target, sent)
@@ -162,7 +162,7 @@ class SetpointInterpolator:
     """
 
     def __init__(self, is_velocity: NDArray[np.bool_], *, period_steps: float, lag_steps: float = 0.0) -> None:
-        """Command joints with this mask of velocities, shape (n_joints,), and the time constant `lag_steps` >= 0."""
+        """Command joints by a velocity mask, shape (n_joints,), with a time constant `lag_steps`."""
         self._is_velocity, self._period, self._lag = is_velocity, float(period_steps), lag_steps
         self.begin(np.zeros(len(is_velocity)))
 
@@ -172,7 +172,7 @@ class SetpointInterpolator:
         self._done = 0.0  # steps since the command
 
     def command(self, values: FloatArray, *, done: float = 1.0) -> None:
-        """Accept a command issued `done` steps ago, so that with 1, as in lockstep, the next step leads to it."""
+        """Accept a command issued `done` steps ago, which is 1 in lockstep."""
         self._done -= done
         position = self._position() if self._done < self._period else self._target
         self._start = np.where(self._is_velocity, values, position)
@@ -180,7 +180,7 @@ class SetpointInterpolator:
         self._done = done
 
     def advance(self, commands: Sequence[tuple[float, FloatArray]] = ()) -> FloatArray:
-        """Advance by a step with commands at fractions of it, in order, and return its setpoints, shape (n_joints,)."""
+        """Advance a step with commands at fractions of it, and return setpoints, shape (n_joints,)."""
         begin = self._lagging if self._lag else self._position()
         area, at = np.zeros_like(begin), 0.0
         for after, values in commands:
@@ -250,7 +250,7 @@ class StepTiming:
 
 
 def resolve_timing(model: WorldModel, emulator: EmulatorSpec | None) -> StepTiming:
-    """Return the timing of a world, free-running with `emulator`, or raise ContractError for parts of physics steps."""
+    """Return a world's timing, or raise ContractError for parts of physics steps."""
     contract = model.contract
     substeps = period_substeps = _whole_substeps(model, contract.control_period_s, "control_period_s")
     if emulator is not None:
@@ -284,7 +284,7 @@ class CommandPath:
         emulator: EmulatorSpec | None,
         delayed: DelayedWorld | None,
     ) -> None:
-        """Prepare with `delayed`, and by default for commands reached in one control period without lag."""
+        """Prepare with `delayed`, by default commands reached in one control period."""
         self._actuation, self._timing, self._delayed = actuation, timing, delayed
         period_steps, lag_steps = float(timing.period_substeps), 0.0
         if emulator is not None:
@@ -309,7 +309,7 @@ class CommandPath:
         self._interpolator, self._late_commands = copy(state[0]), copy(state[1])
 
     def command(self, values: FloatArray, now_ns: int, delay_ns: int | None) -> None:
-        """Accept a command, which acts after the injected delay or `delay_ns`, or at once if that is None."""
+        """Accept a command, which acts after the injected delay or `delay_ns`, at once if None."""
         if self._delayed is not None:
             self._delayed.command(self._actuation.checked(values))
         elif delay_ns is not None:
@@ -319,7 +319,7 @@ class CommandPath:
             self._interpolator.command(self._actuation.target)
 
     def controls(self, commands: Sequence[tuple[int, FloatArray]], now_ns: int, *, is_delayed: bool) -> FloatArray:
-        """Apply the commands of a step and return the controls of its physics steps, shape (n_substeps, n_controls)."""
+        """Apply a step's commands and return its controls, shape (n_substeps, n_controls)."""
         tick_ns, substeps = self._timing.tick_ns, self._timing.substeps
         if self._delayed is not None:
             commands = self._delayed.next_step(now_ns, now_ns + tick_ns)

@@ -93,7 +93,7 @@ def _add_chassis(world: Element, servos: Element, drive: Drive) -> Element:
 
 
 def _add_body(world: Element, height_m: float, casters: Iterable[tuple[float, float]]) -> Element:
-    """Add and return the body of a base, which slides on casters at these places without friction."""
+    """Add and return a base's body, which slides on frictionless casters at these places."""
     base = _add(world, "body", name="base_link")
     _add(base, "freejoint", name="base_link")
     places = list(casters)
@@ -107,7 +107,7 @@ def _add_body(world: Element, height_m: float, casters: Iterable[tuple[float, fl
 
 
 def _add_names(root: Element, world: Element, base: Element, mount: Element, profile: WorldProfile) -> None:
-    """Add the mocap bodies with a site that `profile` names, and sites of the robot's base and of its last link."""
+    """Add the mocap bodies and sites of `profile`, and sites of base and last link."""
     sources, draws = profile.sources.values(), profile.draws.values()
     placed = _names([*(draw.mocap for draw in draws), *(mover.mocap for mover in profile.movers.values())])
     for name in placed:
@@ -135,13 +135,13 @@ def _limited(kind: str, limits: JointLimits) -> dict[str, str]:
 
 
 def _timestep_s(contract: Contract, profile: WorldProfile) -> float:
-    """Return a whole part of the control period, and of the emulator's tick where that divides the period."""
+    """Return a whole part of the control period, and of the emulator's tick if it divides it."""
     interval_s = profile.emulator.tick_s or contract.control_period_s
     return interval_s / math.ceil(interval_s / _LONGEST_TIMESTEP_S)
 
 
 def _start(contract: Contract, actuator: str, joint: str) -> float:
-    """Return the position after a reset, which is home, else 0, or the middle of limits that exclude 0."""
+    """Return the position after a reset, home, else 0 or the middle of limits without 0."""
     reset: Any = contract.backends.get("real", {}).get("reset") or {}
     spec = contract.actuators[actuator]
     low, high = spec.joints[joint].position or (-math.inf, math.inf)

@@ -99,7 +99,7 @@ class IdentifiedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Residual:
-    """Root mean square of measured less simulated motion of a joint on held-out data, rad or m, or per s."""
+    """RMS of measured less simulated motion of a joint, in rad or m, or per s."""
 
     before: NotNegative  # with the model's values
     after: NotNegative  # with the identified ones
@@ -144,12 +144,12 @@ def _check_names(kind: Kind, of: Sequence[str]) -> None:
 
 
 def parameter_name(kind: str, of: Sequence[str]) -> str:
-    """Return the name of a parameter in messages and tables, such as ``gain.elbow`` or ``damping.elbow+wrist``."""
+    """Return a parameter's name for tables, such as ``gain.elbow`` or ``damping.elbow+wrist``."""
     return ".".join(part for part in (kind, "+".join(of)) if part)
 
 
 def read_identified(path: str | Path) -> IdentifiedModel:
-    """Read the file of a fit, or raise UsageError without it or ContractError with the path of a wrong value."""
+    """Read a fit's file, or raise UsageError without it and ContractError for wrong values."""
     try:
         return _parse(read_file(path), str(path))
     except OSError as error:
@@ -167,7 +167,7 @@ def write_identified(model: IdentifiedModel, path: str | Path, *, replace: bool 
 
 
 def load_identified(contract: Contract, file: str, sha256: str | None, path: str) -> IdentifiedModel:
-    """Read the `file` of a profile key, of this `sha256` if the loaded contract has one, or raise ContractError."""
+    """Read the `file` of a profile key and check its `sha256`, or raise ContractError."""
     where = f"{path}.file"
     try:
         content = read_file(contract.resolve_path(file))
@@ -198,7 +198,7 @@ def _as_lists(value: Any) -> Any:  # noqa: ANN401 - YAML types
 
 
 def draw_identified(parameters: Sequence[IdentifiedParameter], seed: int) -> FloatArray:
-    """Return a value of each parameter, drawn evenly from its interval and independently of the others."""
+    """Return a value of each parameter, drawn evenly and independently of the others."""
     names = [parameter_name(each.kind, each.of) for each in parameters]
     rngs = [np.random.default_rng([seed, *f"{IDENTIFIED}.{name}".encode()]) for name in names]
     values = np.array([rng.uniform(each.low, each.high) for rng, each in zip(rngs, parameters, strict=True)])
@@ -207,7 +207,7 @@ def draw_identified(parameters: Sequence[IdentifiedParameter], seed: int) -> Flo
 
 
 class ModelParameter:
-    """Value in an ``MjModel`` of the joints or bodies that share it, without what MuJoCo computes from it."""
+    """Value in an ``MjModel`` shared by joints or bodies, without values derived from it."""
 
     def __init__(self, mj: Any, kind: Kind, rows: NDArray[np.intp]) -> None:  # noqa: ANN401 - no type stubs
         """Refer to the `rows` of a model, where masses scale the inertia that the bodies have now."""

@@ -1,4 +1,4 @@
-"""Kinematics of a contract's robot from its MuJoCo model, for the safety gate, and as a URDF for ``robot_description``.
+"""Kinematics of a contract's robot from its MuJoCo model, for the gate and as a URDF.
 
 The robot consists of every body of each kinematic tree with an actuated joint, its fixed base included. Links have the
 names of their bodies, or of the nearest named ancestor. Each geom that can collide (`contype` or `conaffinity` not
@@ -42,7 +42,7 @@ class MujocoKinematics(KinematicModel):
     """
 
     def __init__(self, contract: Contract, profile: WorldProfile, *, path: str = "backends.mujoco") -> None:
-        """Compile the model of `profile`, found at `path` in the contract, or raise ContractError like `World`."""
+        """Compile the model of `profile`, found at `path`, or raise ContractError like `World`."""
         self._model = model = WorldModel(contract, profile, path)
         self._data = model.new_data()
         joints = [
@@ -68,12 +68,12 @@ class MujocoKinematics(KinematicModel):
                 self._sites[sensor] = model.find("site", source.site, f"{path}.sources.{sensor}.site")
 
     def position_m(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Return the position of `site` in the world frame, shape (3,), m, for positions (n,), or raise UsageError."""
+        """Return the position of `site` in the world, shape (3,), m, or raise UsageError."""
         index = self._move_to(joint_positions, site)
         return np.array(self._data.site_xpos[index])
 
     def jacobian(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Return the translational Jacobian of `site`, shape (3, n), m per joint unit, or raise like `position_m`."""
+        """Return the translational Jacobian of `site`, shape (3, n), or raise as `position_m`."""
         index = self._move_to(joint_positions, site)
         mujoco, mj = self._model.mujoco, self._model.mj
         mujoco.mj_comPos(mj, self._data)
@@ -96,7 +96,7 @@ _Place = tuple[int, FloatArray]
 def _read_tree(
     model: WorldModel, data: MjData, columns: Mapping[int, tuple[int, float]]
 ) -> tuple[list[TreeJoint], list[TreeShape]]:
-    """Read the tree of the actuated joints, with position and multiplier by address in ``qpos``, and the capsules."""
+    """Read the tree of the actuated joints, keyed by address in ``qpos``, and the capsules."""
     joints: list[TreeJoint] = []
     places: list[_Place] = [(WORLD, np.eye(4))]
     for body in range(1, model.mj.nbody):
@@ -204,7 +204,7 @@ def pose(model: WorldModel, position_m: FloatArray, quaternion: FloatArray) -> F
 
 
 def robot_description(model: WorldModel) -> str | None:
-    """Return the URDF that the profile names or None without one, or raise ContractError if it is unreadable."""
+    """Return the profile's URDF, None without one, or raise ContractError if unreadable."""
     file, contract = model.profile.emulator.robot_description, model.contract
     if file is None or file == GENERATED:
         return None if file is None else generate_urdf(model)
@@ -216,7 +216,7 @@ def robot_description(model: WorldModel) -> str | None:
 
 
 def generate_urdf(model: WorldModel) -> str:
-    """Return the kinematics of every tree with an actuated joint, with a link for each body and each named site.
+    """Return the URDF of every tree with an actuated joint.
 
     Positions of joints are those of the model, the frame of a link is at the joint that moves it, and velocities are
     limited as in the contract. A free body that is alone is the root link. Otherwise that is ``world``.

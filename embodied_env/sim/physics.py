@@ -59,14 +59,14 @@ class Physics:
         self._problem = ""
 
     def get_state(self) -> FloatArray:
-        """Return all that determines the next steps (``mjSTATE_INTEGRATION``), as a new array of shape (n,)."""
+        """Return all that determines the next steps (``mjSTATE_INTEGRATION``), new, shape (n,)."""
         kinds = int(self.mujoco.mjtState.mjSTATE_INTEGRATION)
         state = np.empty(self.mujoco.mj_stateSize(self.mj, kinds))
         self.mujoco.mj_getState(self.mj, self._data, state, kinds)
         return state
 
     def set_state(self, state: FloatArray) -> None:
-        """Set what `get_state` returned, while derived quantities follow with the next step or `forward`."""
+        """Set a state of `get_state`, with derived quantities at the next step or `forward`."""
         self.edit()
         self.mujoco.mj_setState(self.mj, self._data, state, int(self.mujoco.mjtState.mjSTATE_INTEGRATION))
         self.warned[:], self._problem = 0, ""
@@ -144,7 +144,7 @@ class Physics:
         self.check_stable()
 
     def check_stable(self) -> None:
-        """Raise BackendLostError if the state was unstable at any time since `begin`, or a position is not finite."""
+        """Raise BackendLostError if the state was unstable since `begin`, or is not finite."""
         if not self._problem and not self._is_saved and any(self.warned.tolist()):
             kinds = self.mujoco.mjtWarning
             self._problem = ", ".join(name for name in _UNSTABLE if self.warned[int(getattr(kinds, name))])

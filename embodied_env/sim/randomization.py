@@ -56,18 +56,18 @@ class MovingBody:
         self.phase = 0.0
 
     def set_phase(self, phase: FloatArray) -> None:
-        """Set the initial phase, which is 0 at the first point, 0.5 at the second and 1 at the first again."""
+        """Set the initial phase, 0 and 1 at the first point, 0.5 at the second."""
         self.phase = float(phase)
 
     def positions(self, times_s: FloatArray, phase: float | FloatArray) -> FloatArray:
-        """Return the positions of the body at these times of an episode with this initial phase, shape (..., 3)."""
+        """Return the body's positions at these times of an episode, shape (..., 3)."""
         turns = (phase + self._turns_per_s * times_s)[..., np.newaxis] % 1.0
         positions: FloatArray = self._from + self._way * (1.0 - abs(2.0 * turns - 1.0))
         return positions
 
 
 class ResetRandomizer:
-    """Effects of a contract's reset options in a world, all of which each reset sets, so that none outlasts it.
+    """Effects of a contract's reset options in a world, all of which each reset sets.
 
     Attributes:
         delays: the paths of the draws of delays.
@@ -78,7 +78,7 @@ class ResetRandomizer:
     def __init__(
         self, model: WorldModel, data: MjData, movers: Mapping[str, MovingBody], channels: Mapping[str, SensorChannel]
     ) -> None:
-        """Resolve the ``draws`` for `data` at the start of an episode, or raise ContractError for conflicts."""
+        """Resolve the ``draws`` for `data`, or raise ContractError for conflicts."""
         options = model.contract.reset_options
         self._model, self._data, self._movers, self._channels = model, data, movers, channels
         self._start = data.qpos.copy()
@@ -113,14 +113,14 @@ class ResetRandomizer:
             setter(drawn[name])
 
     def draw(self, seed: int, given: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-        """Return the value of each reset option, drawn or `given`, and those of drawn identified parameters."""
+        """Return the value of each reset option, drawn or `given`, and drawn parameters."""
         drawn = draw_options(self._model.contract.reset_options, seed, given)
         if IDENTIFIED in self._scalers:
             drawn[IDENTIFIED] = draw_identified(self._model.identified, seed)
         return drawn
 
     def _add_identified(self, path: str) -> None:
-        """Delay commands by the identified delay, and set the identified parameters at each reset if they are drawn."""
+        """Delay commands as identified, and set the identified parameters at resets if drawn."""
         model, options, named = self._model, self._model.contract.reset_options, self._model.profile.identified
         delays = [each.value for each in model.identified if each.kind == "command_delay"]
         if delays:
@@ -218,7 +218,7 @@ class ResetRandomizer:
         return set_delays
 
     def _start_setter(self, draw: Draw, option: ResetOption, path: str) -> Setter:
-        """Return the setter of start positions, which must be within the limits of the model and of the contract."""
+        """Return the setter of start positions, which must be within all limits."""
         model, qpos, names = self._model, self._data.qpos, draw.joints or ()
         places, _ = model.joint_addresses((name, path) for name in names)
         base = np.zeros(len(names)) if draw.absolute else self._start[places]

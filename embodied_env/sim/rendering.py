@@ -39,7 +39,7 @@ _FILES: dict[str, dict[str, str]] = {  # by library: part of PyOpenGL -> the fil
 
 
 def open_context(mujoco: Any, model: Any) -> tuple[str, Any, Any]:  # noqa: ANN401 - mujoco has no type stubs
-    """Return the name of the library, a context of it that is current, and the ``MjrContext`` of an ``MjModel`` in it.
+    """Return a library's name, its current context, and an ``MjrContext`` in it.
 
     Raises:
         UsageError: for an unknown ``MUJOCO_GL``.
@@ -71,7 +71,7 @@ def display_available() -> bool:
 
 
 def _load_pyopengl(library: str) -> None:
-    """Import PyOpenGL, which remains bound to the library of its first import, or raise ImportError with the cause."""
+    """Import PyOpenGL, bound to its first library, or raise ImportError with the cause."""
     os.environ["PYOPENGL_PLATFORM"] = library  # mujoco refuses another one
     platform = importlib.import_module("OpenGL.platform").PLATFORM
     if (bound := type(platform).__name__).lower() != f"{library}platform":
@@ -91,7 +91,7 @@ _started_in: set[int] = set()  # ids of processes, this one and its fork ancesto
 
 
 def render_camera(model: WorldModel, path: str) -> int:
-    """Return the index of the camera that `render` shows, or `FREE_CAMERA`, or raise ContractError at `path`."""
+    """Return the index of the rendered camera, or `FREE_CAMERA`, or raise ContractError."""
     camera = model.profile.render.camera
     if camera is None:
         return 0 if model.mj.ncam else FREE_CAMERA
@@ -143,7 +143,7 @@ class Renderer:
         return np.ascontiguousarray(rows[::-1])
 
     def depth(self, data: MjData, camera: int, height: int, width: int) -> NDArray[np.float32]:
-        """Return a depth image, m, as a new array of shape (height, width), row 0 at the top and +inf without a hit.
+        """Return a depth image, m, of shape (height, width), top row first, +inf without a hit.
 
         Depth is measured along the optical axis, at the centre of each pixel, up to the model's far plane
         (``vis.map.zfar * stat.extent``). Transparent shapes count as solid. Arguments and errors are those of `rgb`,
@@ -161,7 +161,7 @@ class Renderer:
             _free(*arguments)
 
     def _open(self) -> None:
-        """Create the GL context, which is freed by `close`, at exit or by the next image, at first use."""
+        """Create the GL context at first use, freed by `close`, at exit or by a later image."""
         if self._closed:
             raise ClosedError("the renderer is closed")
         if _started_in - {os.getpid()}:  # a fork lacks the library's threads, and would hang
@@ -187,7 +187,7 @@ class Renderer:
         self._library = library
 
     def _render(self, data: MjData, camera: int, rows: NDArray[Any]) -> Any:  # noqa: ANN401 - an mjvGLCamera
-        """Fill `rows` bottom-up with colors (height, width, 3) or z-buffer (height, width) and return the GL camera."""
+        """Fill `rows` bottom-up with colors or z-buffer, and return the GL camera."""
         begun_ns = self._clock.now_ns()
         self._open()
         if not FREE_CAMERA <= camera < self._model.ncam:  # MuJoCo would abort
@@ -217,7 +217,7 @@ class Renderer:
 
 
 def _metres(z_buffer: NDArray[np.float32], eye: Any) -> NDArray[np.float32]:  # noqa: ANN401 - an mjvGLCamera
-    """Return the distances along the optical axis of a z-buffer from 1 (near plane) to 0 (far plane, no hit).
+    """Return the distances along the optical axis for a z-buffer from 1 (near) to 0 (far).
 
     A distance d is stored as z = b / d - a with a = near / (far - near) and b = near far / (far - near), or as
     z = (far - d) / (far - near) for an orthographic camera: the matrices of glFrustum and glOrtho (OpenGL 2.1
@@ -249,7 +249,7 @@ def _free(gl: Any, mjr: Any, pid: int) -> None:  # noqa: ANN401 - mujoco has no 
 
 
 class ViewerWindow:
-    """Viewer window, opened at the first `show`, of copies, so that users cannot change the simulation."""
+    """Viewer window, opened at the first `show`, with copies that users cannot change."""
 
     def __init__(self, mujoco: Any, model: Any) -> None:  # noqa: ANN401 - mujoco has no type stubs
         self._mujoco, self._model = mujoco, model
@@ -258,7 +258,7 @@ class ViewerWindow:
         self._threads: set[threading.Thread] = set()
 
     def show(self, data: MjData) -> None:
-        """Show `data` until the user closes the window, or raise MissingDependencyError without a display."""
+        """Show `data` until the window is closed, or raise MissingDependencyError."""
         if self._window is None:
             self._open()
         mujoco, kind = self._mujoco, int(self._mujoco.mjtState.mjSTATE_INTEGRATION)

@@ -69,7 +69,7 @@ class ValueReceiver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelState:
-    """The state of a channel between two steps of its world, of which `others` are for `SensorChannel.load` alone."""
+    """State of a channel between two world steps, with `others` for `SensorChannel.load`."""
 
     newest: Sample | None
     available_ns: int
@@ -77,7 +77,7 @@ class ChannelState:
 
 
 class SensorChannel:
-    """Channel of the readings of one sensor, whose randomness depends only on its name and the seed of the reset.
+    """Channel of one sensor's readings, random only by its name and the reset seed.
 
     Readings are due at multiples of 1 / rate since the reset, and taken at the first physics step not before that. A
     contact covers the time since the last delivered reading, including lost and superseded ones.
@@ -94,7 +94,7 @@ class SensorChannel:
     """
 
     def __init__(self, name: str, spec: SensorSpec, source: Source, step_ns: int, *, as_received: bool = False) -> None:
-        """Prepare the channel, `as_received` with samples of a reader of messages, else of the values sent."""
+        """Prepare the channel, `as_received` with samples of a reader of its messages."""
         self.name, self._spec, self._source = name, spec, source
         self._as_received = as_received
         receiver = ValueReceiver(name, spec)
@@ -124,7 +124,7 @@ class SensorChannel:
         return self._interval_ns % step_ns == 0
 
     def is_ideal(self, step_ns: int) -> bool:
-        """Return whether each step ends with exactly one reading, delivered at once, without errors or conversion."""
+        """Return whether each step ends with one reading, delivered at once without errors."""
         is_exact = not self._is_random and self._covariance is None and not self._is_contact and not self._is_converted
         return is_exact and not self.delay_ns and self._interval_ns == step_ns
 
@@ -172,7 +172,7 @@ class SensorChannel:
             self._pending.append((taken_ns + self.delay_ns, taken_ns, output))
 
     def schedule(self, taken_ns: int, available_ns: int, measured: SensorOutput) -> None:
-        """Send a reading taken at `taken_ns` with delivery at `available_ns`, without the channel's delay and loss."""
+        """Deliver a reading of `taken_ns` at `available_ns`, without the channel's delay or loss."""
         self._pending.append((available_ns, taken_ns, self._with_errors(measured)))
 
     def deliver(self, now_ns: int) -> None:
@@ -206,7 +206,7 @@ class SensorChannel:
         )
 
     def reserve(self, now_ns: int) -> None:
-        """Set the next due time to the first multiple of the interval that is neither served nor past."""
+        """Set the next due time to the first multiple of the interval that is not served or past."""
         self._count = max(self._count + 1, int((now_ns - self._origin_ns) / self._interval_ns) + 1)
         # Times of physics steps are truncated to ns, so half a ns is subtracted for a step at exactly this time.
         self.due_ns = self._origin_ns + int(self._count * self._interval_ns - 0.5)
@@ -280,7 +280,7 @@ def at_arrival(sample: Sample, arrival_ns: int) -> Sample:
 def make_channels(
     model: WorldModel, drivers: Mapping[str, Driver], tick_ns: int, *, late: tuple[str, ...], as_received: bool
 ) -> dict[str, SensorChannel]:
-    """Return a channel for each sensor of the contract, where those of `late` sensors follow the schedule of delays."""
+    """Return a channel for each sensor, with those of `late` on the schedule of delays."""
     channels = {}
     for name in model.contract.sensors:
         spec, source = _with_driver_rate(model, name, drivers, tick_ns), model.profile.sources.get(name, Source())

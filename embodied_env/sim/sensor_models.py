@@ -30,7 +30,7 @@ class Scanner:
         self._hit = np.empty(beams, dtype=np.int32)
 
     def ranges(self) -> FloatArray:
-        """Return the distances, m, shape (beams,), with +inf without a hit in range and -inf below the minimum."""
+        """Return the distances, m, shape (beams,), +inf out of range and -inf below the minimum."""
         data = self._data
         world = self._directions @ data.site_xmat[self._site].reshape(3, 3).T
         distances = np.empty(len(world))
@@ -149,10 +149,10 @@ class Odometer:
 
 
 class Bumper:
-    """Records whether a body had contact up to a reading and since the last, by sensors that `WorldModel` adds."""
+    """Records whether a body had contact up to a reading and since the last one."""
 
     def __init__(self, model: WorldModel, data: MjData, contact: Contact, path: str) -> None:
-        """Resolve body and geoms, or raise ContractError when the model lacks them or has disabled its sensors."""
+        """Resolve body and geoms, or raise ContractError if missing or if sensors are disabled."""
         model.find("body", contact.body, f"{path}.contact.body")
         for i, name in enumerate(contact.ignore):
             model.find("geom", name, f"{path}.contact.ignore[{i}]")
@@ -175,7 +175,7 @@ class Bumper:
         self._had_contact, self._was_read = state
 
     def update(self, sensed: FloatArray) -> None:
-        """Record the contacts at the start of physics steps, ``sensordata`` by rows, but not those that were read."""
+        """Record the contacts of physics steps, ``sensordata`` by rows, but not those read before."""
         rows = sensed[int(self._was_read) :, self._place].tolist()
         self._was_read = False
         self._had_contact = self._had_contact or any(map(_has_contact, rows))

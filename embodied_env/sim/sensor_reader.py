@@ -1,4 +1,4 @@
-"""Read the sensors of a simulated world without delay and noise, and cameras also in the background."""
+"""Read the sensors of a simulated world, and cameras also in the background."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _DERIVED = ("rays", "points", "image")
 
 
 class SensorOutput(NamedTuple):
-    """Fields and other content (`Extras`) of one reading, or the `problem` of values that do not fit the message."""
+    """Fields and other content (`Extras`) of a reading, or the `problem` of its values."""
 
     values: Values
     extras: Mapping[str, Any]
@@ -44,7 +44,7 @@ class SensorOutput(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ArrayReader:
-    """Reader of parts of a state, views of which `formula` makes a new array, also of several worlds in rows."""
+    """Reader of parts of one or several states, of which `formula` makes an array."""
 
     parts: tuple[NDArray[np.float64], ...]
     formula: Callable[..., NDArray[np.float64]]
@@ -76,7 +76,7 @@ class SimulatedSensorReader:
     """
 
     def __init__(self, model: WorldModel, data: MjData, renderer: Renderer, *, whole_messages: bool = True) -> None:
-        """Resolve every field, with `whole_messages` also undeclared poses and twists, or raise ContractError."""
+        """Resolve all fields, with `whole_messages` undeclared ones too, or raise ContractError."""
         self._model = model
         self._data = data
         self._renderer = renderer
@@ -136,7 +136,7 @@ class SimulatedSensorReader:
             bumper.update(sensed)
 
     def read(self, sensor: str) -> SensorOutput:
-        """Return the current values of `sensor` as new arrays, in the contract's shapes and precision."""
+        """Return the current values of `sensor`, new, in the contract's shapes and precision."""
         extras = self.extras[sensor]()
         try:
             values = {field: read_field() for field, read_field in self.fields[sensor]}
@@ -145,11 +145,11 @@ class SimulatedSensorReader:
         return SensorOutput(values=values, extras=extras)
 
     def array_readers(self, sensor: str) -> Sequence[tuple[FieldLayout, ArrayReader]]:
-        """Return the readers of the fields of `sensor`, if several worlds can read all of them together, else []."""
+        """Return the readers of a sensor's fields if worlds can be read together, else []."""
         return self._arrays.get(sensor, ())
 
     def measure(self, sensor: str) -> SensorOutput:
-        """Return a reading like `read`, with odometry and contacts accumulated since the previous reading."""
+        """Return a reading like `read`, with odometry and contacts since the previous reading."""
         if sensor in self._odometers:
             self._odometers[sensor].advance()
         output = self.read(sensor)
@@ -337,7 +337,7 @@ def _orientations(mat_to_quat: Callable[..., None], matrices: NDArray[np.float64
 
 
 def _bind(layout: FieldLayout, reader: Reader, wire: np.dtype[Any] | None) -> FieldReader:
-    """Return the reader of a field in the contract's shape and precision, by way of that of its message, `wire`."""
+    """Return the reader of a field in the contract's form, by way of its message, `wire`."""
     read, field, dtype = reader, layout.field, layout.dtype
     if isinstance(reader, ArrayReader) and wire in (None, dtype):
         read = partial(reader.formula, *reader.parts)
@@ -390,7 +390,7 @@ class AsyncCameras:
         self._images = []
 
     def request(self, sensor: str, taken_ns: int, data: MjData) -> None:
-        """Request an image of the current `data` to be returned by `finished`, or raise ClosedError after `close`."""
+        """Request an image of `data` for `finished`, or raise ClosedError after `close`."""
         if self._is_closed:
             raise ClosedError("the cameras are closed")
         for name, _, image in self._images:
@@ -402,13 +402,13 @@ class AsyncCameras:
         self._images.append((sensor, taken_ns, self._executor.submit(self._render, sensor, state)))
 
     def finished(self) -> list[tuple[str, int, SensorOutput]]:
-        """Return the sensor, acquisition time and output of each new image, or raise like `Renderer.rgb`."""
+        """Return sensor, acquisition time and output of new images, or raise as `Renderer.rgb`."""
         done = [each for each in self._images if each[2].done()]
         self._images = [each for each in self._images if each not in done]
         return [(sensor, taken_ns, image.result()) for sensor, taken_ns, image in done]
 
     def capture(self, sensor: str, data: MjData) -> SensorOutput:
-        """Wait for an image of the current `data` and return it, right after `begin`, or raise like `finished`."""
+        """Wait for an image of `data` and return it, right after `begin`, or raise as `finished`."""
         self.request(sensor, 0, data)
         *_, image = self._images.pop()
         return image.result()

@@ -1,4 +1,4 @@
-"""Actuators of a MuJoCo model as servos, which drive a joint or follow a command, and gains for the others.
+"""Actuators of a MuJoCo model as servos, and gains for those that are not.
 
 A position servo has the force ``k * (ctrl - q) - d * v``, a velocity servo ``d * (ctrl - v)``, with a fixed gain and an
 affine bias and without gear. A motor has no bias and becomes either of them by `set_gains`.
@@ -45,13 +45,13 @@ _SUPPORTED = (*_DRIVING, "mjBIAS_NONE", "mjBIAS_AFFINE")
 
 
 def actuators_of(mujoco: Any, mj: Any, joint: int) -> list[int]:  # noqa: ANN401 - mujoco has no type stubs
-    """Return the indices of the actuators whose transmission is the hinge or slide joint with this index."""
+    """Return the indices of the actuators that drive the hinge or slide joint of this index."""
     by_joint = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
     return [i for i, kind in enumerate(mj.actuator_trntype) if kind in by_joint and mj.actuator_trnid[i, 0] == joint]
 
 
 def why_no_servo(mujoco: Any, mj: Any, index: int, *, velocity: bool) -> str | None:  # noqa: ANN401 - as above
-    """Return why an actuator follows no position or velocity command, with the remedy, or None if it does."""
+    """Return why an actuator follows no position or velocity, or None if it does."""
     kind = "velocity" if velocity else "position"
     if (reason := refusal(mujoco, mj, index)) is not None:
         return f"{reason} (expected a {kind} servo)"
@@ -69,7 +69,7 @@ def why_no_servo(mujoco: Any, mj: Any, index: int, *, velocity: bool) -> str | N
 
 
 def set_gains(mujoco: Any, mj: Any, index: int, gains: ServoGains) -> str | None:  # noqa: ANN401 - as above
-    """Make an actuator a servo of positions, or without stiffness of velocities, or return why it cannot become one.
+    """Make an actuator a position or (without stiffness) velocity servo, or return why not.
 
     The range of its force stays, and that of a motor's command, times gain and gear, becomes one.
     """
@@ -103,7 +103,7 @@ def add_site_servos(mujoco: Any, spec: Any, actuator: str, site: str) -> None:  
 
 
 def set_site_gains(mujoco: Any, mj: Any, data: Any, actuator: str, site: int) -> str | None:  # noqa: ANN401 - as above
-    """Set the gains of a site's servos by the inertia at the start `data`, or return an axis that cannot move."""
+    """Set a site's servo gains by the inertia at `data`, or return an axis that cannot move."""
     linear, angular, moved = np.zeros((3, mj.nv)), np.zeros((3, mj.nv)), np.zeros((1, mj.nv))
     mujoco.mj_jacSite(mj, data, None, angular, site)
     mujoco.mj_jacSubtreeCom(mj, data, linear, mj.site_bodyid[site])  # the floor keeps the base from tilting
@@ -121,13 +121,13 @@ def set_site_gains(mujoco: Any, mj: Any, data: Any, actuator: str, site: int) ->
 
 
 def is_motor(mujoco: Any, mj: Any, index: int) -> bool:  # noqa: ANN401 - as above
-    """Return whether an actuator exerts its command as a force on a joint, so that gains make it a servo."""
+    """Return whether an actuator exerts its command as a force, so that gains make a servo."""
     types = mj.actuator_dyntype[index], mj.actuator_biastype[index]
     return types == (mujoco.mjtDyn.mjDYN_NONE, mujoco.mjtBias.mjBIAS_NONE) and refusal(mujoco, mj, index) is None
 
 
 def refusal(mujoco: Any, mj: Any, index: int) -> str | None:  # noqa: ANN401 - as above
-    """Return why an actuator of this type can follow no command of a joint, None if its gains decide."""
+    """Return why this type of actuator follows no command, or None if its gains decide."""
     kinds = (("trn", mujoco.mjtTrn), ("dyn", mujoco.mjtDyn), ("gain", mujoco.mjtGain), ("bias", mujoco.mjtBias))
     types = [str(enum(getattr(mj, f"actuator_{part}type")[index]).name) for part, enum in kinds]
     unsupported = [each for each in types if each not in _SUPPORTED]

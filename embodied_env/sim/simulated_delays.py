@@ -92,7 +92,7 @@ class EmulatedController:
         emulator: EmulatorSpec,
         timeout_s: float | None,
     ) -> None:
-        """Command the actuators with these joints, where `timeout_s` ends velocities that are not commanded again."""
+        """Command actuators with these joints, where `timeout_s` ends old velocities."""
         self._slices, self._is_velocity = slices, is_velocity
         self._timeout_ns = None if timeout_s is None else _ns(timeout_s)
         self._declared_ns, self._jitter_ns = _ns(emulator.command_delay_s), _ns(emulator.command_jitter_s)
@@ -100,7 +100,7 @@ class EmulatedController:
         self.begin(0, 0, np.zeros(len(is_velocity)))
 
     def begin(self, seed: int, now_ns: int, target: FloatArray, *, delay_ns: int | None = None) -> None:
-        """Begin an episode with `target` active, no pending commands, and `delay_ns` in place of the dead time."""
+        """Begin an episode with `target` active, and `delay_ns` in place of the dead time."""
         self.stop()
         self._delay_ns = self._declared_ns if delay_ns is None else delay_ns
         self._rng = np.random.default_rng([seed, *b"command_jitter"])
@@ -136,7 +136,7 @@ class EmulatedController:
                 self._pending.put(since_ns, (actuator, values))
 
     def _replace(self, now_ns: int, actuator: int) -> int:
-        """Return when a command that arrives now becomes active, and drop what the actuator would have done then."""
+        """Return when a command arriving now becomes active, and drop what it replaces."""
         due_ns = now_ns + self._delay_ns
         if self._jitter_ns:
             due_ns += int(self._rng.integers(self._jitter_ns, endpoint=True))
@@ -155,7 +155,7 @@ class EmulatedController:
         return True
 
     def end_old_velocity(self, now_ns: int) -> bool:
-        """End the velocities of one actuator whose timeout has expired, and return whether there was one."""
+        """End one actuator's timed-out velocities, and return whether there were any."""
         for part, activated_ns in zip(self._slices, self._activated_ns, strict=True):
             acting = np.where(self._is_velocity[part], self.target[part], 0.0)
             if self._timeout_ns is not None and acting.any() and now_ns - activated_ns > self._timeout_ns:
@@ -184,7 +184,7 @@ class DelayedWorld:
     """The delays of one world, step by step."""
 
     def __init__(self, contract: Contract, delays: DelayModel, *, free_running: bool) -> None:
-        """Schedule `delays`, or raise UsageError for a free-running world or for sensors of another contract."""
+        """Schedule `delays`, or raise UsageError for a free-running world or other sensors."""
         if free_running:
             raise UsageError("cannot inject delays into a free-running world; declare them in its profile's emulator")
         self._schedule = schedule_of(delays, contract)
@@ -205,7 +205,7 @@ class DelayedWorld:
         self._given = values
 
     def next_step(self, begin_ns: int, end_ns: int) -> list[tuple[int, FloatArray]]:
-        """Start the next step and return the commands that take effect in it, as ns after its start and values."""
+        """Start a step and return the commands that act in it, as (ns after its start, values)."""
         if self._given is not None:
             self._commands.put(self._schedule.plan(self._step).acts_ns, self._given)
             self._given = None
@@ -214,7 +214,7 @@ class DelayedWorld:
         return self._commands.take_within(begin_ns, end_ns)
 
     def taken(self, before_ns: int) -> Iterator[tuple[str, int, int]]:
-        """Yield the sensor, exact time and time of delivery of the readings to be taken before this time."""
+        """Yield sensor, time and delivery of the readings to be taken before this time."""
         if before_ns <= self._next_ns:
             return
         for name in self.sensors:
@@ -232,7 +232,7 @@ class DelayedWorld:
         self._next_ns = min((found[1] for found in following if found is not None), default=2**63)
 
     def _following(self, name: str) -> tuple[int, int, int] | None:
-        """Return the observation, time and time of delivery of the next reading, or None if it is not planned yet."""
+        """Return observation, time and delivery of the next reading, None if not planned."""
         last = self._observed[name]
         last_ns = self._schedule.plan(last).taken_ns[name]
         for k in range(last + 1, self._step + self._schedule.ahead + 1):

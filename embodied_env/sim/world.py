@@ -33,7 +33,7 @@ from embodied_env.timing.delay_model import DelayModel
 
 @dataclass(frozen=True, kw_only=True)
 class WorldState:
-    """The state of a world in lockstep between two steps, of which `physics` is an ``mjSTATE_INTEGRATION``."""
+    """State of a lockstep world between two steps (`physics` is an ``mjSTATE_INTEGRATION``)."""
 
     now_ns: int
     origin_ns: int
@@ -134,7 +134,7 @@ class World:
         self.is_reset, self._drawn = False, dict[str, FloatArray]()
 
     def _sort_channels(self, late: tuple[str, ...]) -> None:
-        """Sort the channels into ideal ones, those scheduled by rate, and those `late` by injected delays."""
+        """Sort channels into ideal ones, those by rate, and those `late` by injected delays."""
         ideal = []  # the sensors that have one reading per step, at its end, without delay and errors
         for name, channel in self.channels.items() if self._path is None else ():
             is_ideal = channel.is_ideal(self.tick_ns) and name not in self._randomizer.late_sensors
@@ -193,7 +193,10 @@ class World:
         return drawn
 
     def save(self) -> WorldState:
-        """Return the state between two steps, or raise ResetNeededError, or UsageError unless it `can_be_saved`."""
+        """Return the state between two steps.
+
+        Raises ResetNeededError, or UsageError unless it `can_be_saved`.
+        """
         if not self.is_reset:
             raise ResetNeededError("save() before reset(); call reset() first")
         if not self.can_be_saved:
@@ -229,7 +232,7 @@ class World:
         self.is_reset = True
 
     def command(self, values: FloatArray) -> None:
-        """Set positions to be reached one control period from now, or velocities that act from now on.
+        """Set positions to be reached one control period from now, or velocities from now on.
 
         Positions lead through intermediate setpoints, starting with the next physics step. Injected and drawn delays
         postpone the command. Shape (n_joints,), in joint units. Raises UsageError for another shape.
@@ -242,12 +245,12 @@ class World:
             self._path.command(values, self.now_ns, self.command_delay_ns)
 
     def driven(self, values: FloatArray) -> FloatArray:
-        """Return commands, shape (..., n_joints), as a driver reads them, or unchanged if they come from messages."""
+        """Return commands, shape (..., n_joints), as read by a driver, unchanged if from messages."""
         return values if self._conversion is None else self._conversion.to_si(self._conversion.to_driver(values))
 
     @property
     def render_ns(self) -> int:
-        """The time that `step`, `read` and `render` have spent on rendering images, but not in the background."""
+        """Time that `step`, `read` and `render` spent on images, not in the background."""
         return self._renderer.render_ns
 
     @property
@@ -257,12 +260,12 @@ class World:
 
     @property
     def target(self) -> FloatArray:
-        """Active command, shape (n_joints,), which after a reset is the joint positions and zero velocity."""
+        """Active command, shape (n_joints,), after a reset the positions and zero velocity."""
         return self._actuation.target
 
     @property
     def positions(self) -> FloatArray:
-        """Current joint positions, shape (n_joints,), with 0 for joints and axes commanded by velocity."""
+        """Current positions, shape (n_joints,), 0 for joints and axes commanded by velocity."""
         return self._actuation.positions(self._data)
 
     def step(self, commands: Sequence[tuple[int, FloatArray]] = ()) -> None:
@@ -293,7 +296,7 @@ class World:
             self._unread += 1
 
     def finish_step(self, sensed: FloatArray) -> None:
-        """Take the readings at the end of a step, after its physics (`reads_at_end`), with `sensed` of `Physics`."""
+        """Take the readings at the end of a step (`reads_at_end`), with `sensed` of `Physics`."""
         self.physics.forward()
         self.now_ns += self.tick_ns
         if self._scheduled:
@@ -373,7 +376,7 @@ class World:
         return renders.library if self.profile.has_cameras else ""
 
     def render(self) -> NDArray[np.uint8]:
-        """Return an image of the current world, shape (height, width, 3), by the profile's ``render``."""
+        """Return an image of the world, shape (height, width, 3), by the profile's ``render``."""
         self.physics.forward()
         render = self.profile.render
         return self._renderer.rgb(self._data, self._camera, render.height, render.width)

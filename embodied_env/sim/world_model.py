@@ -65,7 +65,7 @@ MjData = Any  # mujoco has no type stubs
 
 
 def import_mujoco() -> Any:  # noqa: ANN401 - mujoco has no type stubs
-    """Return the module `mujoco`, which then logs its warnings, or raise MissingDependencyError."""
+    """Return the module `mujoco`, with warnings logged, or raise MissingDependencyError."""
     try:
         try:
             mujoco: Any = importlib.import_module("mujoco")
@@ -101,7 +101,7 @@ class WorldModel:
     original: WorldModel | None = None
 
     def __init__(self, contract: Contract, profile: WorldProfile, path: str) -> None:
-        """Compile the model file or a generated model, or raise ContractError without the file or its keyframe."""
+        """Compile a model file or generated model, or raise ContractError if it is unusable."""
         self.contract, self.profile, self.path = contract, profile, path
         self.mujoco = import_mujoco()
         self._scalar = (int(self.mujoco.mjtJoint.mjJNT_HINGE), int(self.mujoco.mjtJoint.mjJNT_SLIDE))
@@ -140,7 +140,7 @@ class WorldModel:
         self._set_site_gains()
 
     def _count_contacts(self, spec: Any, contact: Contact) -> int:  # noqa: ANN401 - mujoco has no type stubs
-        """Add nameless sensors that count the contacts of a source whose body exists, and return their number."""
+        """Add sensors that count a source's contacts, and return their number."""
         sensor, kinds, body = self.mujoco.mjtSensor.mjSENS_CONTACT, self.mujoco.mjtObj, contact.body
         if spec.body(body) is None:
             return 0
@@ -154,7 +154,7 @@ class WorldModel:
         return len(partners)
 
     def _check_files(self, file: Path) -> None:
-        """Raise ContractError for a file of the model that cannot be read, or has changed since it was loaded."""
+        """Raise ContractError for a model file that is unreadable or has changed."""
         declared = self.profile.model_sha256
         try:
             found = model_sha256(file)
@@ -165,7 +165,7 @@ class WorldModel:
         self.require(declared in (None, found), f"{self.path}.model_sha256", f"{problem}; {remedy}")
 
     def _set_site_gains(self) -> None:
-        """Set the gains of added servos, or raise ContractError for a site that does not exist or cannot move."""
+        """Set the gains of added servos, or raise ContractError for a site that cannot move."""
         data = self.new_data()
         self.mujoco.mj_forward(self.mj, data)
         for name, drive in self.profile.site_drives.items():
@@ -185,7 +185,7 @@ class WorldModel:
             raise self.error(path, problem)
 
     def find(self, kind: str, name: str, path: str, *, remedy: str = "") -> int:
-        """Return the index of the `kind` called `name`, or raise ContractError at `path` with the known names."""
+        """Return the index of the `kind` called `name`, or raise ContractError at `path`."""
         type_name, count = _KINDS[kind]
         object_type = getattr(self.mujoco.mjtObj, type_name)
         index = int(self.mujoco.mj_name2id(self.mj, object_type, name))
@@ -225,7 +225,7 @@ class WorldModel:
         self.require(is_same, path, f"{problem} (expected the same model); identify it again")
 
     def parameter(self, kind: Kind, names: Iterable[str], path: str) -> ModelParameter:
-        """Return the parameter of bodies of the model or joints of the contract, or raise ContractError at `path`."""
+        """Return the parameter of bodies or joints, or raise ContractError at `path`."""
         names = list(names)
         if kind == "mass":
             rows = [self.find("body", name, path) for name in names]
@@ -240,7 +240,7 @@ class WorldModel:
         return ModelParameter(self.mj, kind, np.array(rows, dtype=np.intp))
 
     def update_constants(self, data: MjData) -> None:
-        """Recompute what depends on masses and armatures, which overwrites `data` but not the compiled statistics."""
+        """Recompute what depends on masses and armatures, which overwrites `data`."""
         mujoco, mj = self.mujoco, self.mj
         before, center = {name: getattr(mj.stat, name) for name in _STATISTICS}, mj.stat.center.copy()
         mujoco.mj_resetData(mj, data)
@@ -250,24 +250,24 @@ class WorldModel:
         mj.stat.center[:] = center
 
     def joint_addresses(self, joints: Iterable[tuple[str, str]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the indices in ``qpos`` and ``qvel`` of hinge and slide joints, given by name and YAML path."""
+        """Return the ``qpos`` and ``qvel`` indices of joints, given by name and YAML path."""
         indices = [self._scalar_joint(name, path) for name, path in joints]
         return self.mj.jnt_qposadr[indices].astype(np.intp), self.mj.jnt_dofadr[indices].astype(np.intp)
 
     def servo(self, joint: str, path: str, *, velocity: bool) -> int:
-        """Return the index of the position or velocity servo that drives `joint`, or raise ContractError at `path`."""
+        """Return the index of the servo that drives `joint`, or raise ContractError at `path`."""
         index = self._actuator(joint, path)
         if (problem := why_no_servo(self.mujoco, self.mj, index, velocity=velocity)) is not None:
             raise self.error(path, f"wrong actuator {self.mj.actuator(index).name!r} in {self._name}: {problem}")
         return index
 
     def joint_of_finger(self, joint: str) -> int:
-        """Return the index of the joint of a finger that mimics another, or -1 if the model does not have it."""
+        """Return the index of a mimicking finger's joint, or -1 if the model lacks it."""
         name = self.profile.joints.get(joint, joint)
         return int(self.mujoco.mj_name2id(self.mj, self.mujoco.mjtObj.mjOBJ_JOINT, name))
 
     def finger(self, joint: str) -> int:
-        """Return the servo of a finger that mimics another, or -1 for one that the model moves or does not have."""
+        """Return the servo of a mimicking finger, or -1 if the model moves or lacks it."""
         index = self.joint_of_finger(joint)
         is_driven = index >= 0 and bool(actuators_of(self.mujoco, self.mj, index))
         return self.servo(joint, f"{self.path}.joints.{joint}", velocity=False) if is_driven else -1
@@ -280,7 +280,7 @@ class WorldModel:
         return index
 
     def _actuator(self, joint: str, path: str) -> int:
-        """Return the actuator that drives `joint`, either the profile's, the only one, or the one with its name."""
+        """Return the actuator of `joint`, by the profile, as the only one or by name."""
         driving = actuators_of(self.mujoco, self.mj, self._scalar_joint(joint, path))
         names = [self.mj.actuator(index).name for index in driving]
         if (chosen := self.profile.actuators.get(joint)) is not None:
@@ -313,7 +313,7 @@ class WorldModel:
 
     @property
     def has_whole_states(self) -> bool:
-        """Whether state, inputs and warm start determine a simulation, as without sleeping bodies and plugins."""
+        """Whether state, inputs and warm start determine a simulation (no sleeping, no plugins)."""
         asleep = int(self.mujoco.mjtEnableBit.mjENBL_SLEEP)
         return not self.mj.nplugin and not self.mj.opt.enableflags & asleep
 
@@ -324,7 +324,7 @@ class WorldModel:
         return data
 
     def reset(self, data: MjData) -> None:
-        """Reset `data` to the keyframe, and clear warm starts, warnings, forces and everything else."""
+        """Reset `data` to the keyframe, and clear warm starts, warnings and forces."""
         if self._keyframe is None:
             self.mujoco.mj_resetData(self.mj, data)
         else:
@@ -332,7 +332,7 @@ class WorldModel:
         data.qpos[self._home] = self._home_positions
 
     def _check_names(self) -> None:
-        """Raise ContractError for a joint of the profile that neither the contract nor a drive names."""
+        """Raise ContractError for a profile joint that neither contract nor drive names."""
         known = {wheel for drive in self.profile.drives.values() for wheel in (drive.left, drive.right)}
         known.update(joint for actuator in self.contract.actuators.values() for joint in actuator.published_joints)
         for sensor in self.contract.sensors.values():
@@ -369,7 +369,7 @@ _compiled: WeakValueDictionary[tuple[int, str], WorldModel] = WeakValueDictionar
 
 
 def shared_model(contract: Contract, profile: WorldProfile, path: str) -> WorldModel:
-    """Return the model that all worlds of a contract share, or a copy of it if a reset draws its properties."""
+    """Return the shared model of a contract, or a copy if a reset draws its properties."""
     key = id(contract), path
     model = _compiled.get(key)
     if model is None or model.profile != profile:
@@ -383,7 +383,7 @@ def shared_model(contract: Contract, profile: WorldProfile, path: str) -> WorldM
 
 
 def find_model(contract: Contract, name: str, path: str) -> Path:
-    """Return the file of a model, a shipped one if the contract is untrusted, or raise ContractError at `path`."""
+    """Return a model's file, a shipped one if untrusted, or raise ContractError at `path`."""
     shipped = {file.name: file for file in SHIPPED.glob("*.xml")}
     try:
         is_local = contract.trusted and os.path.lexists(contract.resolve_path(name))

@@ -27,7 +27,7 @@ EXACT_RESAMPLING = ("nearest", "area")
 
 @dataclass(frozen=True, kw_only=True)
 class Rays:
-    """Planar scanner with evenly spaced rays, both angles included, that does not see its site's own body."""
+    """Planar scanner with evenly spaced rays, that does not see its site's own body."""
 
     site: str  # origin; the rays are in its x-y plane
     angle_min_rad: float  # first ray
@@ -62,7 +62,7 @@ class Contact:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Source of a sensor's readings, exactly one of `KINDS` (none for a JointState), and errors."""
+    """Source of a sensor's readings and errors, one of `KINDS` (none for a JointState)."""
 
     site: str | None = None  # pose of a site in the world frame, or in that of `relative_to`
     distance: tuple[str, str] | None = None  # distance between two sites, for a `Range`
@@ -117,7 +117,7 @@ DRAWS = ("mocap", "pose", "mover", "joints", "mass", "friction", "gain", "dampin
 
 @dataclass(frozen=True, kw_only=True)
 class Mover:
-    """Mocap body that moves back and forth between two points at constant speed, from the first one at phase 0."""
+    """Mocap body that moves between two points at constant speed, from phase 0 at the first."""
 
     mocap: str  # mocap body to move
     from_m: tuple[float, float, float]  # point at phase 0
@@ -141,7 +141,7 @@ class Drive:
 
 @dataclass(frozen=True, kw_only=True)
 class SiteDrive:
-    """Kinematic drive of a base, by velocity servos that are added to the model and push a site of it."""
+    """Kinematic drive of a base by added velocity servos that push a site of it."""
 
     # site that moves along its own x and y (linear.x, linear.y) and turns about its z (angular.z); its body has a free
     # joint, or joints for these motions, and nothing rubs on the floor
@@ -162,7 +162,7 @@ class ServoGains:
 
 @dataclass(frozen=True, kw_only=True)
 class Identified:
-    """Parameters of the model, and the delay of commands, from a fit by `embodied-env identify`.
+    """Parameters of the model and the delay of commands, from `embodied-env identify`.
 
     A `delay_profile` is refused with it, as are draws of what it draws or delays.
     """
@@ -198,7 +198,7 @@ class Driver:
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatorSpec:
-    """Robot emulator with delays on the wall clock and clocks of its own, for a free-running world only."""
+    """Robot emulator with delays and clocks of its own, for a free-running world only."""
 
     tick_s: Positive | None = None  # simulation and publication interval; null: about a fifth of the control period
     command_delay_s: NotNegative = 0.0  # from the arrival of a command to its effect
@@ -254,7 +254,7 @@ class WorldProfile:
 
 
 def load_profile(contract: Contract, backend: str, *, emulator: Mapping[str, Any] | None = None) -> WorldProfile:
-    """Read the profile ``backends.<backend>`` with `emulator` merged over its key, or raise ContractError."""
+    """Read ``backends.<backend>`` with `emulator` merged in, or raise ContractError."""
     path = f"backends.{backend}"
     data = backend_profile(contract, backend)
     if emulator is not None:
@@ -273,7 +273,7 @@ def load_profile(contract: Contract, backend: str, *, emulator: Mapping[str, Any
 
 
 def only_key(spec: object, keys: Sequence[str], path: str) -> str:
-    """Return the one of `keys` that `spec` sets, or raise ContractError at `path` for none or several."""
+    """Return the one of `keys` that `spec` sets, or raise ContractError at `path`."""
     given = [key for key in keys if getattr(spec, key) is not None]
     require(len(given) == 1, path, f"{' and '.join(given) or 'none'} given (expected one of: {', '.join(keys)})")
     return given[0]
