@@ -82,7 +82,7 @@ def parse_action(  # noqa: C901 - one branch per rule
 
 
 def parse_chunk(actions: Sequence[Any], layout: ActionLayout) -> NDArray[np.float64] | None:
-    """Return the actions of a chunk in contract order, shape (n, n_joints), or None unless all have the right form.
+    """Return a chunk's actions in contract order, shape (n, n_joints), or None if malformed.
 
     Numbers that are not finite stay.
     """

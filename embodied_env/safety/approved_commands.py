@@ -1,4 +1,4 @@
-"""Approved commands of one gate, of a gate and its relay, and of several robots in one world.
+"""Approved commands of a gate, of a gate and its relay, and of several robots in one world.
 
 The only module that makes an `ApprovedCommand`.
 """
@@ -25,7 +25,7 @@ def approve_command(
 def state_after(
     before: CommandState, command: ApprovedCommand, is_velocity: NDArray[np.bool_], sent: SentCommand | None = None
 ) -> CommandState:
-    """Return the reference after `before` once `command` was published, or what was `sent` in its place."""
+    """Return the reference after `before` once `command`, or else `sent`, was published."""
     report = command.report if sent is None or sent.report is None else sent.report
     velocities, positions = report.velocity_si, command.values if sent is None else sent.values
     if any(is_velocity.tolist()):  # those commanded by velocity stay the measured
@@ -53,13 +53,13 @@ def merge_relay_report(approved: ApprovedCommand, answer: GateReport) -> Approve
 
 
 def without_acceleration(command: ApprovedCommand) -> ApprovedCommand:
-    """Return `command` without the guarantee of its acceleration, since the time of its write is not known."""
+    """Return `command` without guaranteed acceleration, as the time of its write is unknown."""
     report = replace(command.report, guaranteed={**command.report.guaranteed, "acceleration": False})
     return approve_command(report, seq=command.seq, epoch=command.epoch, trajectory=command.trajectory)
 
 
 def concatenate_commands(parts: Sequence[ApprovedCommand], *, seq: int, epoch: int) -> ApprovedCommand:
-    """Return the command of several robots in one world, where each part has passed the gate of its own robot."""
+    """Return the command of several robots in one world, each part approved by its own gate."""
     reports = [part.report for part in parts]
     vectors = {}
     for name in ("requested", "applied", "applied_si", "velocity_si"):

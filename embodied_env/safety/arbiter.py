@@ -56,10 +56,11 @@ class _PublishingLock:
 
 
 class Arbiter:
-    """Owner of the last published command, which serialises publishers and is the reference of every limit.
+    """Owner of the last published command, which is the reference of every limit.
 
-    In lockstep each step takes one control period of simulated time, and each command is one message. On a free-running
-    backend `publishing` decides what is published when, and from what it is limited; only this class sends.
+    It serialises publishers. In lockstep each step takes one control period of simulated time, and each command is one
+    message. On a free-running backend `publishing` decides what is published when, and from what it is limited; only
+    this class sends.
 
     A free-running robot moves, or comes to rest, while a command waits in a suspended process. Therefore the clock is
     read again immediately before each write, and braking replaces a command whose dt was computed too long ago
@@ -111,7 +112,7 @@ class Arbiter:
         self.setpoint_pending = threading.Event()
 
     def close(self) -> None:
-        """Refuse every further command except braking, so that a step in another thread cannot undo it."""
+        """Refuse all further commands except braking, so that no step in another thread undoes it."""
         with self._lock:
             self._is_closed = True
             if self._setpoints is not None:
@@ -146,11 +147,11 @@ class Arbiter:
             self._is_unsure = False
 
     def end_motion(self) -> None:
-        """Treat the robot as at rest where commands no longer reach it, so that no setpoint is due before `reset`."""
+        """Treat a robot out of reach of commands as at rest, so no setpoint is due before `reset`."""
         self.reset(self.reference.positions, self.reference.epoch)
 
     def update_measured(self, positions: FloatArray, ages_s: FloatArray) -> None:
-        """Update the positions of joints commanded by velocity, while the others keep their published ones.
+        """Update the positions of joints commanded by velocity, while the others keep theirs.
 
         Shape (n_joints,), contract order. During its age a joint may have moved at its larger velocity limit (`slack`).
         """
@@ -171,13 +172,13 @@ class Arbiter:
             self.reference = replace(self.reference, positions=positions.copy(), slack=None)
 
     def reference_of_step(self) -> tuple[CommandState, float]:
-        """Return the reference of a step of a free-running robot and dt in s, in a call within `exclusive`."""
+        """Return a free-running robot's reference and dt in s, in a call within `exclusive`."""
         now_ns = self.clock.now_ns()
         published, dt_s = self.last_published(now_ns)
         return (published, dt_s) if self._setpoints is None else self._setpoints.reference_of_step(published, now_ns)
 
     def last_published(self, now_ns: int) -> tuple[CommandState, float]:
-        """Return the reference of a write judged at `now_ns`, and dt in s, at most one control period."""
+        """Return the reference of a write judged at `now_ns`, and dt in s, at most one period."""
         self._count_suspend()
         self.judged_ns = now_ns
         self.reference, dt_s = self.publishing.reference_at(now_ns, self.reference, self.last)
@@ -186,7 +187,7 @@ class Arbiter:
     def send(
         self, command: ApprovedCommand, actions: Iterable[list[float]] = (), delay: WriteDelay | None = None
     ) -> SentCommand:
-        """Publish `command`, or when it is due the first setpoint towards it, in a call within `exclusive`.
+        """Publish `command`, or the first setpoint towards it, in a call within `exclusive`.
 
         A trajectory continues with `actions`, those of the next steps (`SafetyGate.extend`). In a replay `delay` is the
         recorded one, otherwise None.
@@ -203,18 +204,18 @@ class Arbiter:
 
     @property
     def setpoint_due_ns(self) -> int | None:
-        """Steady time at which `send_setpoint` is due, or None while the robot is commanded to be at rest."""
+        """Steady time at which `send_setpoint` is due, or None while commanded to be at rest."""
         with self._lock:
             return None if self._setpoints is None else self._setpoints.due_ns(self.reference)
 
     def send_setpoint(self) -> None:
-        """Publish the next setpoint of the motion in progress if it is due, or brake to rest without one."""
+        """Publish the next setpoint of the motion if it is due, or brake to rest without one."""
         if self._setpoints is not None:
             with self._lock, deferred_signals():
                 self._setpoints.send_setpoint(self)
 
     def take_setpoint_account(self) -> dict[str, float] | None:
-        """Return the account of the setpoints since the last call, or None without setpoints between steps."""
+        """Return the setpoints' account since the last call, or None without setpoints."""
         with self._lock:
             return None if self._setpoints is None else self._setpoints.take_account()
 
@@ -280,7 +281,7 @@ class Arbiter:
         return sent
 
     def _count_suspend(self) -> None:
-        """Shift the last write and the judgement into the past by a suspend of the host since, for a robot that was on.
+        """Shift the last write and the judgement into the past by a suspend of the host since.
 
         The steady clock does not count it. It is read last, so that a wait between both readings is no suspend.
         """
@@ -304,7 +305,7 @@ class Arbiter:
         return self.publishing.is_late(self.judged_ns, now_ns, self.last)
 
     def _brake_instead(self, command: ApprovedCommand, now_ns: int, interval_ns: int) -> tuple[ApprovedCommand, int]:
-        """Return braking to write in place of the late `command`, and when it was last compared with the clock.
+        """Return braking in place of the late `command`, and when it was last checked against time.
 
         Braking may be late too. The last of `_MAX_LATE` is written in any case: on a machine that is always too slow
         for its period each write is slower than the one before, by at most D dt, until the robot is at rest. The
@@ -321,7 +322,7 @@ class Arbiter:
         return braking, now_ns
 
     def settle(self, command: ApprovedCommand) -> ApprovedCommand:
-        """Return the `command` of a step as written, with the delays of all writes since the last step."""
+        """Return `command` as written, with the delays of all writes since the last step."""
         self.delay = WriteDelay(is_guaranteed=False) if self._is_unsure else None
         self._is_unsure = False
         return self._accounted(command)
@@ -331,7 +332,7 @@ class Arbiter:
         return command if self.delay is None or self.delay.is_guaranteed else without_acceleration(command)
 
     def brake(self, finding: Finding) -> ApprovedCommand:
-        """Publish one tick of braking for the reason given by `finding`, which ends the motion towards a goal."""
+        """Publish one tick of braking for `finding`, which ends the motion towards a goal."""
         with self.exclusive as state:
             reference, dt_s = state
             if self._setpoints is not None:  # a step starts at a goal, braking at the last setpoint
@@ -343,7 +344,7 @@ class Arbiter:
             return self.write(command).command or command
 
     def brake_to_rest(self, finding: Finding) -> None:
-        """Brake until the reference is at rest, which takes one command in lockstep, as the simulator then waits.
+        """Brake until the reference is at rest, which takes one command in lockstep.
 
         Raises:
             BackendLostError: when braking does not reduce the speed, as a relay may publish something else.

@@ -39,7 +39,7 @@ class ProposedCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class FilterDecision:
-    """Answer of a filter, which is LIMIT with the share in (0, 1) to execute, or HOLD, STOP or ESTOP."""
+    """Answer of a filter, LIMIT with the share in (0, 1) to execute, or HOLD, STOP or ESTOP."""
 
     severity: Severity
     share: float = 0.0
@@ -60,7 +60,7 @@ class CommandFilter(Protocol):
 
 
 def make_command_filters(contract: Contract, *, latency_s: float = 0.0) -> dict[str, CommandFilter]:
-    """Return the command filters of `contract` by name, first those of ``safety.gates`` and then the workspace.
+    """Return the command filters by name, those of ``safety.gates`` before the workspace.
 
     `latency_s` is the delay until a command acts.
 
@@ -101,6 +101,6 @@ def ask_filter(command_filter: CommandFilter, proposal: ProposedCommand) -> Filt
 
 
 def scale_of(decision: FilterDecision) -> float:
-    """Return the share to execute, which is 0 unless the decision is LIMIT with a share between 0 and 1."""
+    """Return the share to execute, 0 unless the decision is LIMIT with a share in (0, 1)."""
     is_share = isinstance(decision.share, float) and 0.0 < decision.share < 1.0
     return decision.share if decision.severity is Severity.LIMIT and is_share else 0.0

@@ -1,4 +1,4 @@
-"""Limits a command (jerk, joint limits, filters, post-condition) and brakes within the same limits.
+"""Limits a command (jerk, joint limits, filters, post-condition) and brakes within them.
 
 A command passes as lists of floats, one per joint in contract order; its report has arrays.
 """
@@ -107,7 +107,7 @@ class CommandLimiter:
         findings: list[Finding],
         target: list[float] | None = None,
     ) -> ApprovedCommand:
-        """Limit, filter and check the target of an action, by default that of the nearest one in the action space."""
+        """Limit, filter and check an action's target, by default the nearest in the action space."""
         boxed, (low, high) = requested, self._box
         if target is None:
             if not (all(map(le, low, requested)) and all(map(le, requested, high))):
@@ -192,7 +192,7 @@ class CommandLimiter:
     def monitor(
         self, requested: list[float], reference: CommandState, dt_s: float, findings: list[Finding]
     ) -> ApprovedCommand:
-        """Report what the limits would change without changing it, and refuse only non-finite SI values."""
+        """Report what the limits would change, and refuse only non-finite SI values."""
         names, boxed = self.layout.joints, self.boxed(requested)
         if boxed != requested:
             unclipped = modification("space_box", "box.clip", names, requested, requested, limit=boxed)
@@ -208,7 +208,7 @@ class CommandLimiter:
         return self._approved(reference, dt_s, findings, requested, requested, target, velocities)
 
     def limit_jerk(self, target: FloatArray, reference: CommandState, dt_s: float) -> FloatArray:
-        """Return the target nearest to `target` within the jerk limits, or `target` itself without any.
+        """Return the target nearest to `target` within the jerk limits, or `target` without any.
 
         Arrays have the shape (..., n_joints).
         """
@@ -238,7 +238,7 @@ class CommandLimiter:
     def _changed_action(
         self, action: list[float], target: list[float], published: list[float], reference: CommandState
     ) -> list[float]:
-        """Return `action` where its `target` was published bit for bit, elsewhere the action for what was published."""
+        """Return `action` where `target` was published bit for bit, else the published action."""
         rows = zip(action, target, published, self.as_action(published, reference), strict=True)
         return [given if sent == wanted else changed for given, wanted, sent, changed in rows]
 
@@ -278,7 +278,7 @@ class CommandLimiter:
         return [t if is_velocity else (t - x) / dt_s for t, x, is_velocity in rows]
 
     def _published(self, positions: list[float], velocities: list[float]) -> list[float]:
-        """Return the velocities of joints commanded by velocity and the positions of the others, as they are sent."""
+        """Return the velocities of joints commanded by velocity, and the positions of the others."""
         rows = zip(positions, velocities, self._is_velocity, strict=True)
         return [v if is_velocity else x for x, v, is_velocity in rows]
 
@@ -333,7 +333,7 @@ class CommandLimiter:
         return positions, velocities, found
 
     def _clamped(self, positions: list[float], start: _Start) -> list[float]:
-        """Clip commanded positions to their limits, or to its start for a joint that is already outside."""
+        """Clip commanded positions to their limits, or to `start` for a joint already outside."""
         return [
             y if is_velocity else min(max(y, min(b.low, x)), max(b.high, x))
             for y, x, b, is_velocity in zip(positions, start[0], start[2], self._is_velocity, strict=True)
@@ -342,7 +342,7 @@ class CommandLimiter:
     def _refuse_infeasible(
         self, finding: Finding, reference: CommandState, dt_s: float, findings: list[Finding], requested: list[float]
     ) -> ApprovedCommand:
-        """STOP if commanded positions left the limits, or HOLD if only measured ones did, since they lag."""
+        """STOP if commanded positions left the limits, or HOLD if only lagging measured ones did."""
         measured = {joint for joint, by in zip(self.layout.joints, self._is_velocity, strict=True) if by}
         severity = Severity.HOLD if measured.issuperset(finding.joints) else Severity.STOP
         return self.brake(reference, dt_s, [*findings, replace(finding, severity=severity)], requested)

@@ -36,7 +36,7 @@ _UNCONFIRMED = (InputStatus.LAPSED, InputStatus.UNCLEAR)  # the next message or 
 
 
 def gate_arrays(findings: Sequence[Finding]) -> tuple[NDArray[np.int8], NDArray[np.int16]]:
-    """Return, per gate of `GATES`, the severity (int8) and code number (int16) of its most severe finding."""
+    """Return each gate's severity (int8) and code (int16) of its most severe finding."""
     severity, code = NO_SEVERITY.copy(), NO_CODE.copy()
     for finding in sorted(findings, key=_severity_of):  # of equal ones the last
         index = _INDICES[finding.gate]
@@ -54,7 +54,7 @@ def joint_codes(findings: Sequence[Finding], joints: Iterable[str]) -> dict[str,
 
 
 def unmoved_joints(findings: Sequence[Finding], joints: Sequence[str], start: Sequence[float]) -> list[str]:
-    """Return the joints with a tracking error that are still where they started, within a tenth of its tolerance."""
+    """Return the joints with a tracking error still at the start, within 0.1 of the tolerance."""
     return [
         joint
         for finding in findings
@@ -81,7 +81,7 @@ def latched_finding(latched: Finding) -> Finding:
 
 
 def safety_input_findings(inputs: InputStates) -> list[Finding]:
-    """Return a finding for each safety input that is not ok, where anything but a state counts as unknown."""
+    """Return a finding for each safety input that is not ok, unknown if it is no state."""
     findings = []
     for name, state in inputs.items():
         status = state.status if isinstance(state, InputState) else InputStatus.UNKNOWN
@@ -100,7 +100,7 @@ def modification(
     after: Sequence[float],
     limit: Sequence[float] | None = None,
 ) -> Finding:
-    """Return the LIMIT finding for the joints, at least one, where `before` differs from `limit` (default `after`)."""
+    """Return the LIMIT finding for joints where `before` differs from `limit` (else `after`)."""
     limit = after if limit is None else limit
     return _of_joints(gate, code, joints, [i for i, x in enumerate(before) if x != limit[i]], before, after, limit)
 
@@ -112,13 +112,13 @@ def rate_finding(share: float, n_steps: int, severity: Severity) -> Finding:
 
 
 def gap_finding(joints: tuple[str, ...], published: Sequence[float], used: Sequence[float]) -> Finding:
-    """Report reference velocities that were lowered after a gap in the commands, from `published` to `used`."""
+    """Report reference velocities lowered after a gap in commands, `published` to `used`."""
     finding = modification("joint_limits", "vel.gap", joints, published, used)
     return replace(finding, severity=Severity.PASS, limit=None, margin=None, detail="gap in the commands")
 
 
 def tightened_finding(joints: tuple[str, ...], late: Sequence[int], velocities: Sequence[float]) -> Finding:
-    """Report the joints (indices `late`) that still brake into tightened limits, and their velocities."""
+    """Report the joints (indices `late`) that still brake into tightened limits."""
     return Finding(
         gate="joint_limits",
         severity=Severity.PASS,
@@ -135,7 +135,7 @@ def limit_findings(
     published: Sequence[float],
     limited: Mapping[int, tuple[str, float]],
 ) -> list[Finding]:
-    """Return one finding per code in `limited`, which maps a joint index to the code and value of its limit."""
+    """Return a finding per code in `limited`, joint index -> code and value of its limit."""
     hit: dict[str, list[int]] = {}
     bounds = {}
     for index, (code, bound) in limited.items():

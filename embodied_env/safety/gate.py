@@ -29,7 +29,7 @@ from embodied_env.safety.interlocks.plugin_interlock import make_interlocks
 
 
 class SafetyGate:
-    """Gate that judges actions by the latch, the limits in force and the counts of its interlocks.
+    """Gate that judges actions by the latch, the limits in force and its interlocks.
 
     Attributes:
         has_velocity: whether any joint is commanded by velocity.
@@ -75,7 +75,7 @@ class SafetyGate:
 
     @property
     def is_ordinary(self) -> bool:
-        """Whether nothing is latched, no action was malformed, and the limits are and were those of the contract."""
+        """Whether nothing is latched or malformed, and limits are and were the contract's."""
         is_sound = self._latched is None and not self._malformed_in_a_row
         return is_sound and self.changed is None and not self._limiter.is_tightening
 
@@ -110,12 +110,12 @@ class SafetyGate:
                 self.latch(Finding(gate="plugins", severity=Severity.STOP, code="gate.plugin", detail=detail))
 
     def clear_estop(self) -> None:
-        """Reduce an ESTOP to a STOP for an operator, never in `step`, so that nothing moves before `reset`."""
+        """Reduce an ESTOP to a STOP outside `step`, so that nothing moves before `reset`."""
         if self._latched is not None:
             self._latched = replace(self._latched, severity=Severity.STOP)
 
     def change_limits(self, changes: Mapping[str, JointLimits]) -> bool:
-        """Change all of these limits of joints (before margins) or none, and return whether they apply at once.
+        """Change all these limits (before margins) or none, and return whether they apply at once.
 
         Smaller velocities and narrower ranges apply at once, all other changes from the next `reset`. A joint that
         moves too fast for them brakes into them at the contract's deceleration; until then reports have the finding
@@ -135,7 +135,7 @@ class SafetyGate:
         return True
 
     def begin_motion(self) -> None:
-        """Enforce limits tightened since the reset in full, since the robot is at rest and need not brake into them."""
+        """Enforce limits tightened since the reset in full, as the robot is at rest."""
         self._enforce(self.limits)
 
     def replay_limits(self, limits: EffectiveLimits | None, *, is_first: bool) -> None:
@@ -150,7 +150,7 @@ class SafetyGate:
 
     @contextmanager
     def scaled_velocity_limits(self, share: float) -> Iterator[None]:
-        """Scale every velocity limit of a robot at rest by `share`, 0 < share <= 1, within the context."""
+        """Scale the velocity limits of a robot at rest by `share`, in (0, 1], in the context."""
         before = self.limits
         low, high = before.velocity_low * share, before.velocity_high * share
         self._enforce(replace(before, velocity_low=low, velocity_high=high))
@@ -170,7 +170,7 @@ class SafetyGate:
         dt_s: float,
         context: SafetyContext | None = None,
     ) -> ApprovedCommand:
-        """Return a command within every limit, which is the action, the nearest admissible one, or braking.
+        """Return a command within every limit, the action, the nearest admissible one or braking.
 
         Args:
             action: the agent's action, of any type; never written.
@@ -250,7 +250,7 @@ class SafetyGate:
     def extend(
         self, command: ApprovedCommand, reference: CommandState, actions: Iterable[list[float]], due_ns: int
     ) -> ApprovedCommand:
-        """Return `command`, approved from `reference`, with the motion of `actions` after it and braking to rest.
+        """Return `command` with the motion of `actions` after it and braking to rest.
 
         Each point is limited and filtered from the one before, one control period after it. The (parsed) actions end
         with the first that is held, and a command that brakes has none. `due_ns` is the time on the steady clock at
@@ -264,12 +264,12 @@ class SafetyGate:
         return np.array(self._limiter.as_action(held.tolist(), reference))
 
     def smooth_action(self, target: FloatArray, reference: CommandState, dt_s: float) -> FloatArray:
-        """Return the flat action, shape (n_joints,), for the command nearest to `target` within the jerk limits."""
+        """Return the flat action, shape (n_joints,), nearest to `target` within the jerk limits."""
         smooth = self._limiter.limit_jerk(target, reference, dt_s)
         return np.array(self._limiter.as_action(smooth.tolist(), reference))
 
     def _refuse_malformed(self, error: MalformedActionError, others: list[Finding]) -> list[Finding]:
-        """Return the findings of a malformed action or none, with `others`, those of the interlocks.
+        """Return the findings of a malformed action or none, with `others` of the interlocks.
 
         Each is a HOLD, and a STOP after `stop_after` malformed actions without a well-formed one in between.
         """

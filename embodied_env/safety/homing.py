@@ -104,7 +104,7 @@ class HomingMotion:
         return f"{self._commands} commands" + (f", held: {held}" if held else "")
 
     def check_arrived(self, snapshot: Snapshot) -> float:
-        """Return the largest distance of a joint from home, or raise BackendNotReadyError if it is away from home."""
+        """Return the largest distance from home, or raise BackendNotReadyError if not at home."""
         self._positions = nearest_turn(self._measured.measured(snapshot)[0], self._home, self._layout.turns)
         largest: float = self._offsets(self._positions).max().item()
         if largest > self._routine.tolerance:
@@ -112,7 +112,7 @@ class HomingMotion:
         return largest
 
     def _arrives(self, world: HomingContext, deadline_ns: int) -> bool:
-        """Wait one control period, read, and return whether the robot is home, or raise if homing cannot continue."""
+        """Wait a control period, read, and return whether the robot is home, or raise on failure."""
         world.feed()
         snapshot, gaps = world.turn()
         measured, ages_s = self._measured.measured(snapshot)
@@ -137,13 +137,13 @@ class HomingMotion:
         raise self._failed(f"failed, not home {_SETTLE_S} s after the last command" if is_blocked else "timed out")
 
     def _has_settled(self) -> bool:
-        """Return whether the robot is within the tolerance of home, and came no nearer by settling in this period."""
+        """Return whether the robot is within tolerance of home, and came no nearer this period."""
         before, self._nearest = self._nearest, self._offsets(self._positions).max().item()
         is_settling = self._nearest > _AT_HOME and self._nearest < _SETTLES * before
         return self._nearest <= self._routine.tolerance and not is_settling
 
     def _command(self, safety_context: Callable[[], SafetyContext]) -> ApprovedCommand:
-        """Send the next command and return it as published, with the relay's report if there is one."""
+        """Send the next command and return it as published, with any report of the relay."""
         with self._arbiter.exclusive as (reference, dt_s):
             action = self._layout.as_action(self._action(reference, dt_s))
             approved = self._gate.judge(action, reference, dt_s, safety_context())
@@ -171,7 +171,7 @@ class HomingMotion:
         return self._gate.smooth_action(np.where(self._goes, target, 0.0), reference, dt_s)
 
     def _approach_positions(self, reference: CommandState, dt_s: float) -> FloatArray:
-        """Return each joint's position after `dt_s` on a smooth approach, which never overshoots home.
+        """Return positions after `dt_s` on a smooth approach, which never overshoots home.
 
         From rest at the distance d it is at d (1 + rt + (rt)^2/2) e^-rt: the step response of a triple pole at rate r,
         with peak speed 2 e^-2 r d, peak acceleration 0.2306 r^2 d and peak jerk r^3 d. It accelerates no more than one

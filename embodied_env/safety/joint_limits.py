@@ -1,4 +1,4 @@
-"""Compute the exact interval of next velocities within position, velocity and acceleration limits.
+"""Compute the exact interval of next velocities within all limits.
 
 State (x, v): the last published position and velocity. With limits low <= x <= high, V- <= v <= V+ (V- <= 0 <= V+),
 acceleration A, deceleration D and any step dt > 0, the admissible next velocities are one interval [lower, upper]::
@@ -81,11 +81,12 @@ _JERK_ROUNDING = 1e-9  # relative rounding error of v + a dt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointBounds:
-    """Limits of one joint, in its unit, unit/s and unit/s^2. A continuous joint has low -inf and high +inf.
+    """Limits of one joint, in its unit, unit/s and unit/s^2.
 
-    `velocity_low` <= 0 <= `velocity_high`. `fastest` is the larger speed of both directions. `direction` is 1 or -1 for
-    a joint that moves in one direction only, otherwise 0. `extent` is the largest absolute value of the finite position
-    limits, 0 without any. With `is_goal` only the position is limited.
+    A continuous joint has low -inf and high +inf. `velocity_low` <= 0 <= `velocity_high`. `fastest` is the larger speed
+    of both directions. `direction` is 1 or -1 for a joint that moves in one direction only, otherwise 0. `extent` is
+    the largest absolute value of the finite position limits, 0 without any. With `is_goal` only the position is
+    limited.
     """
 
     low: float
@@ -145,7 +146,7 @@ def limit_joints(
     is_velocity: Sequence[bool],
     dt_s: float,
 ) -> tuple[list[float], list[float], dict[int, tuple[str, float]]]:
-    """Return positions and velocities of the admissible step nearest to finite `targets`, and what was limited.
+    """Return the admissible step nearest to finite `targets`, and what was limited.
 
     A target is a position, or where `is_velocity` a velocity; the position of such a joint is measured, and used only
     if it has position limits. What was limited: index -> code of the limit, and its value in the unit of the target; a
@@ -178,7 +179,7 @@ def find_violation(  # noqa: C901, PLR0911, PLR0912 - one return per rule
     next_velocities: Sequence[float],
     dt_s: float,
 ) -> tuple[int, str] | None:
-    """Return the first joint whose step violates a limit and that limit, or None without a violation.
+    """Return the first joint whose step violates a limit, with the limit, or None.
 
     This post-condition on published values is independent of `limit_joints`. It uses no interval, only that slowing
     down is limited by D and speeding up by A, and that the joint must be able to stop within its range. The tolerance
@@ -223,13 +224,13 @@ def find_violation(  # noqa: C901, PLR0911, PLR0912 - one return per rule
 def limit_violation(
     position: float, velocity: float, next_position: float, next_velocity: float, bounds: JointBounds, dt_s: float
 ) -> str:
-    """Return the limit violated by a step from (position, velocity) to (next_position, next_velocity), or ""."""
+    """Return the limit violated by a step between two states, or ""."""
     found = find_violation([position], [velocity], [bounds], [next_position], [next_velocity], dt_s)
     return "" if found is None else found[1]
 
 
 def is_unrecoverable(position: float, velocity: float, bounds: JointBounds, dt_s: float) -> bool:
-    """Return whether the state is outside the safe set, where no velocity keeps every limit, by more than rounding.
+    """Return whether the state is outside the safe set by more than rounding.
 
     The tolerance is twice the rounding bound, as the state carries the rounding of the step before.
     """
@@ -255,7 +256,7 @@ def brake_velocity(velocity: float, bounds: JointBounds, dt_s: float) -> float:
 def braking_bounds(
     position: float, velocity: float, narrow: JointBounds, before: JointBounds, dt_s: float
 ) -> JointBounds:
-    """Return `narrow`, widened to what full braking needs in this step if the joint moves too fast for it.
+    """Return `narrow`, widened to what full braking needs if the joint moves too fast for it.
 
     `before` are the limits before `narrow`, with the same accelerations.
     """
@@ -273,7 +274,7 @@ def braking_bounds(
 def lowered_velocity(
     published: float, measured: float, age_s: float, bounds: JointBounds, *, settled: bool, period_s: float
 ) -> float:
-    """Return the reference velocity after a gap, which is `published`, lowered towards the measured velocity.
+    """Return `published` lowered towards the measured velocity after a gap.
 
     The rule and its proof are in the module docstring. `measured` is NaN if unknown. `settled` means that the command
     had been unchanged for 3 periods when the velocity was measured.
@@ -324,7 +325,7 @@ def limit_jerk(
 
 
 def keeps_jerk(changes: FloatArray, limits: EffectiveLimits, dt_s: float) -> np.bool_ | NDArray[np.bool_]:
-    """Return whether these changes of acceleration, shape (..., n_joints), are within every jerk limit.
+    """Return whether changes of acceleration, shape (..., n_joints), are within jerk limits.
 
     False without any.
     """
@@ -336,7 +337,7 @@ def keeps_jerk(changes: FloatArray, limits: EffectiveLimits, dt_s: float) -> np.
 def velocity_intervals(
     positions: Sequence[float], velocities: Sequence[float], bounds: Sequence[JointBounds], dt_s: float
 ) -> list[_Interval]:
-    """Return the admissible velocities of the next step of each joint, and the speeds from which they follow.
+    """Return each joint's admissible next velocities, and the speeds behind them.
 
     By the formulas of the module docstring. lower > upper means that the state is outside the safe set: no velocity is
     within every limit. The interval of a goal has no meaning.
@@ -369,7 +370,7 @@ def velocity_intervals(
 def _nearest_step(
     x: float, v: float, b: JointBounds, target: float, interval: _Interval, dt_s: float, *, by_velocity: bool
 ) -> tuple[float, float, str, float]:
-    """Return position, velocity, code and bound of the step nearest to a target that is not simply kept."""
+    """Return position, velocity, code and bound of the step nearest to a target."""
     lower, upper, ahead, behind = interval
     low, high = b.low, b.high
     if b.is_goal:
@@ -409,7 +410,7 @@ def _nearest_step(
 def _binding(
     w: float, ahead: tuple[float, float, float], behind: tuple[float, float, float], *, is_at_end: bool
 ) -> str:
-    """Return the code of the limit that gave the velocity w, which is one ahead if w is 0 and `is_at_end`."""
+    """Return the code of the limit that gave velocity w, one ahead if w is 0 and `is_at_end`."""
     is_ahead = w > 0.0 or (w == 0.0 and is_at_end)
     if w in ahead and (is_ahead or -w not in behind):
         return _CODES[ahead.index(w)]

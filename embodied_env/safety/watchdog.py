@@ -47,7 +47,7 @@ class Watchdog:
         self._tripped = False
 
     def feed(self) -> None:
-        """Restart the timeout at each step, where one after `stop_steps` latches a STOP as `check` would have."""
+        """Restart the timeout, where a step after `stop_steps` latches a STOP as `check` would."""
         if self._fed_ns is not None and self._clock.now_ns() - self._fed_ns >= self._stop_ns:
             with contextlib.suppress(BackendError):  # the step reports it
                 self.check()  # a process that was suspended may step before its watchdog thread runs
@@ -99,7 +99,7 @@ class WatchdogThread:
     """
 
     def __init__(self, watchdog: Watchdog, close: Callable[[], bool], *, control_period_s: float) -> None:
-        """Create the thread that calls `close` again while it returns False because another thread is busy."""
+        """Create the thread that calls `close` again while it returns False (another is busy)."""
         self._watchdog = watchdog
         self._close = close
         self._must_close = False
@@ -131,7 +131,7 @@ class WatchdogThread:
 
 
 class SetpointThread(threading.Thread):
-    """Thread that sends the setpoints of an arbiter in process when they are due, unlike the loop of a relay."""
+    """Thread that sends the setpoints of an arbiter in process when they are due."""
 
     def __init__(self, arbiter: Arbiter, gate: SafetyGate, *, clock: Clock) -> None:
         """Create the thread with the steady clock."""

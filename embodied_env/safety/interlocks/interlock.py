@@ -28,11 +28,11 @@ class Interlock:
 
     @classmethod
     def validate(cls, contract: ContractFields) -> None:
-        """Check what the types of its keys do not express, and raise ContractError where they are wrong."""
+        """Check what the types of its keys do not express, or raise ContractError."""
 
     @classmethod
     def readings(cls, safety: Safety) -> list[tuple[str, str]]:  # noqa: ARG003 - one interface
-        """Return sensor and field of each reading that it judges, since an action requires these sensors."""
+        """Return sensor and field of each judged reading, which an action requires."""
         return []
 
     @classmethod
@@ -44,5 +44,5 @@ class Interlock:
         """Clear the state of the last episode."""
 
     def judge(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:
-        """Return the findings against an action after the last published command `commanded`, shape (n_joints,)."""
+        """Return the findings against an action after the last command, shape (n_joints,)."""
         raise NotImplementedError

@@ -33,7 +33,7 @@ _LEVELS = {"stop": Severity.STOP, "hold": Severity.HOLD, "warn": Severity.PASS} 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadLimit:
-    """Limits of the magnitude of each value of a field, with at least one of warn, hold and stop."""
+    """Limits of the magnitude of a field's values, at least one of warn, hold and stop."""
 
     sensor: str  # sensor; every action then requires a valid reading of it
     field: str  # field of the sensor: the effort of joints, a current, a temperature
@@ -128,7 +128,7 @@ class LoadGate(Interlock):
             load.since_ns.clear()
 
     def judge(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:
-        """Return the most severe finding of each load, where an unknown load is a HOLD and clears no duration."""
+        """Return each load's worst finding, where an unknown load is a HOLD and clears no duration."""
         measured = nearest_turn(context.measured, commanded, self._layout.turns)
         found = (load.judge(context, np.abs(measured - commanded)) for load in self._loads)
         return [finding for finding in found if finding is not None]
@@ -146,7 +146,7 @@ class _Load:
         self.since_ns: dict[str, NDArray[np.int64]] = {}
 
     def judge(self, context: SafetyContext, errors: FloatArray) -> Finding | None:
-        """Return the most severe finding, if any, given the tracking errors `errors` of shape (n_joints,)."""
+        """Return the most severe finding, if any, for tracking `errors`, shape (n_joints,)."""
         if (snapshot := context.snapshot) is None or not self._is_valid(context):
             return self._finding("load.unknown", Severity.HOLD, f"no valid reading of {self._spec.sensor}")
         magnitudes = np.abs(np.ravel(snapshot.samples[self._spec.sensor].values[self._spec.field]).astype(np.float64))

@@ -60,7 +60,7 @@ class TrackingKey:
 
 
 class TrackingGate(Interlock):
-    """Requires each position-commanded joint to be near its command, so that a blocked robot is not pushed further.
+    """Requires position-commanded joints near their commands, so a blocked robot is not pushed.
 
     A gripper may be further open than commanded: it holds an object. A reading of a joint that turns without limits
     may differ by whole turns.
@@ -129,7 +129,7 @@ class TrackingGate(Interlock):
         self.in_a_row = 0
 
     def judge(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:
-        """HOLD after `debounce_steps` steps in a row with a tracking error, STOP after `stop_steps`."""
+        """HOLD after `debounce_steps` steps in a row with an error, STOP after `stop_steps`."""
         newest: list[float] = commanded.tolist()
         self.sent.append(newest)
         positions = context.measured.tolist()

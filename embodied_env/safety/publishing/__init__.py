@@ -1,4 +1,4 @@
-"""Ways to publish commands as one message each, as setpoints between steps, or as trajectories.
+"""Publish commands as one message each, as setpoints or as trajectories.
 
 A way of publishing decides what is published when, and from which reference the next command is limited. It sends
 nothing itself: only `Arbiter.write` does, and every rule about late commands is enforced there.
@@ -25,7 +25,7 @@ def make_publishing(
     downstream_timeout_s: float | None = None,
     measured_velocities: Callable[[], tuple[FloatArray, FloatArray]] | None = None,
 ) -> Publishing:
-    """Return the way to publish the commands of `gate`, where `SingleCommands` states the needs of a gap."""
+    """Return the way to publish commands of `gate` (`SingleCommands` for the needs of a gap)."""
     if has_trajectories:
         return Trajectories(gate)
     if setpoints_per_step == 1:

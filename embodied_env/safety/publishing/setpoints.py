@@ -49,7 +49,7 @@ class _Writer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """The motion of one control period towards `goal`, the state once the approved command is reached.
+    """Motion of one control period towards `goal`, the state of the approved command.
 
     Times are on the steady clock, arrays of shape (n_joints,).
     """
@@ -100,7 +100,7 @@ class Setpoints(SingleCommands):
         self._skip_to_next(self._due_ns, now_ns)
 
     def reference_of_step(self, published: CommandState, now_ns: int) -> tuple[CommandState, float]:
-        """Return the goal of the step before, or where the published motion can come to rest, and dt in s."""
+        """Return the last step's goal, or where the motion can come to rest, and dt in s."""
         segment = self._segment
         if segment is None or self._is_over(segment, now_ns) or not self._follows(segment, published):
             self._start = self._resting_reference(published)
@@ -130,7 +130,7 @@ class Setpoints(SingleCommands):
         return None if self._segment is None and not reference.velocities.any() else self._due_ns
 
     def send_setpoint(self, arbiter: _Writer) -> None:
-        """Publish the next setpoint of the motion in progress if it is due, or brake to rest without one."""
+        """Publish the next setpoint of the motion if it is due, or brake to rest without one."""
         due_ns, now_ns, segment = self.due_ns(arbiter.reference), arbiter.clock.now_ns(), self._segment
         if due_ns is None or now_ns < due_ns:
             return
@@ -164,11 +164,11 @@ class Setpoints(SingleCommands):
         return sent
 
     def _skip_to_next(self, due_ns: int, now_ns: int) -> None:
-        """Set the deadline after `now_ns` on the grid of `due_ns`, and skip missed ones without a burst."""
+        """Set the deadline after `now_ns` on the grid of `due_ns`, without a burst of missed ones."""
         self._due_ns = due_ns + self._interval_ns * ((now_ns - due_ns) // self._interval_ns + 1)
 
     def _segment_to(self, command: ApprovedCommand, arbiter: _Writer, *, approved_ns: int, now_ns: int) -> Segment:
-        """Return the segment from the last published setpoint to `command`, of which the first setpoint is due now."""
+        """Return the segment from the last setpoint to `command`, with its first setpoint due now."""
         published = arbiter.reference
         goal = state_after(published if self._start is None else self._start, command, self._gate.layout.is_velocity)
         ends = (goal.positions - self._resting_positions(published)) / self._control_s
@@ -181,7 +181,7 @@ class Setpoints(SingleCommands):
         )
 
     def _target(self, segment: Segment, published: CommandState, now_ns: int, dt_s: float) -> FloatArray:
-        """Return the setpoint of `now_ns`, `dt_s` after the last published one, or the goal for an action server."""
+        """Return the setpoint at `now_ns`, `dt_s` after the last, or the goal of an action server."""
         share = min(1.0, (now_ns - segment.start_ns) / self._period_ns)
         start, end = segment.start_velocities, segment.end_velocities
         positions = published.positions + (start + (end - start) * share) * dt_s
@@ -191,7 +191,7 @@ class Setpoints(SingleCommands):
         return now_ns - segment.start_ns > self._period_ns + (self._period_ns - self._interval_ns) // 2
 
     def _follows(self, segment: Segment, published: CommandState) -> bool:
-        """Return whether the published motion is within one step of the goal, so that the next step starts there."""
+        """Return whether motion is within one step of the goal, where the next step starts."""
         distances = np.abs(self._resting_positions(published) - segment.goal.positions)
         return bool((distances <= self._gate.limits.fastest * self._control_s).all())
 

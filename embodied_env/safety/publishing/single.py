@@ -1,4 +1,4 @@
-"""One message for each command, and the lowered reference after a gap between two (`safety.joint_limits`)."""
+"""One message for each command, and the lowered reference after a gap."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STALL_PERIODS = 3  # control periods without a command after which position ser
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastWrite:
-    """Last write, whose message the robot received from `before_ns` to `after_ns` on the steady clock."""
+    """Last write, received by the robot between `before_ns` and `after_ns` (steady clock)."""
 
     before_ns: int
     after_ns: int
@@ -83,7 +83,7 @@ class SingleCommands:
         return self._has_rested(judged_ns, now_ns, last)
 
     def is_unsure(self, before: LastWrite, written: LastWrite, /) -> bool:
-        """Return whether one of two writes was slow, or a joint may have come to rest during the second."""
+        """Return whether a write was slow, or a joint may have come to rest during the second."""
         if self._is_slow(before) or self._is_slow(written):
             return True
         return self._has_rested(written.before_ns, written.after_ns, before)
@@ -93,17 +93,17 @@ class SingleCommands:
         return last.after_ns - last.before_ns > self._period_ns
 
     def _has_rested(self, begin_ns: int, end_ns: int, last: LastWrite) -> bool:
-        """Return whether a servo has arrived, or a velocity command has timed out, between two times."""
+        """Return whether a servo arrived, or a velocity timed out, between two times."""
         before_ns = last.before_ns
         return any(begin_ns - before_ns <= limit_ns < end_ns - before_ns for limit_ns in self._rest_after_ns)
 
     def _have_stopped(self, now_ns: int, last: LastWrite) -> tuple[bool, bool]:
-        """Return whether position servos have arrived by `now_ns`, and whether velocity commands have timed out."""
+        """Return whether position servos arrived by `now_ns`, and velocities timed out."""
         gap_ns, (stall_ns, timeout_ns) = now_ns - last.before_ns, self._rest_after_ns
         return gap_ns > stall_ns, gap_ns > timeout_ns
 
     def _lower_velocities(self, reference: CommandState, now_ns: int, last: LastWrite) -> CommandState:
-        """Return the reference after a gap, at rest for joints that have stopped else towards the measured motion."""
+        """Return the reference after a gap, at rest if stopped, else towards measured motion."""
         is_velocity = self._gate.layout.is_velocity
         has_arrived, has_timed_out = self._have_stopped(now_ns, last)
         rests = ~is_velocity if has_arrived else np.zeros_like(is_velocity)
@@ -122,7 +122,7 @@ class SingleCommands:
         )
 
     def _towards_measured(self, acting: FloatArray, gap_ns: int) -> FloatArray:
-        """Return `acting` lowered towards the measured velocities, where a settled reading ends the gap."""
+        """Return `acting` lowered towards measured velocities, where a settled reading ends a gap."""
         is_velocity = self._gate.layout.is_velocity
         if self._measured_velocities is None or not is_velocity.any():
             self._gap_since_ns = None

@@ -1,4 +1,4 @@
-"""Trajectories that continue each command to rest, for a controller that interpolates between points."""
+"""Trajectories that continue each command to rest, for an interpolating controller."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Trajectories:
         """Do nothing, since the last trajectory is part of the last write."""
 
     def reference_at(self, now_ns: int, reference: CommandState, last: LastWrite, /) -> tuple[CommandState, float]:
-        """Return the published point from which the motion can still change, and the control period.
+        """Return the published point from which motion can still change, and the control period.
 
         That is the first one at least a quarter period ahead: the message has to arrive before the controller is there.
         A robot at rest may stay there for half a period, so that the steps that follow, early or late, find the
@@ -51,7 +51,7 @@ class Trajectories:
     def complete(
         self, command: ApprovedCommand, reference: CommandState, actions: Iterable[list[float]], /
     ) -> ApprovedCommand:
-        """Return `command` with its trajectory, which continues with `actions`, those of the next steps."""
+        """Return `command` with its trajectory, continued by the next steps' `actions`."""
         return self._gate.extend(command, reference, actions, self._due_ns)
 
     def is_late(self, _judged_ns: int, now_ns: int, _last: LastWrite, /) -> bool:

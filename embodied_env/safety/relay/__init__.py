@@ -1,1 +1,1 @@
-"""Relay process, which owns the actuator topics and brakes the robot when its client hangs or dies."""
+"""Relay process, which owns the actuator topics and brakes if its client hangs or dies."""

@@ -174,11 +174,11 @@ class Relay:
             self._outlet.state(state)
 
     def on_joint_positions(self, sensor: str, positions: FloatArray, acquired_ns: int) -> bool:
-        """Store joint positions acquired at `acquired_ns` of the steady clock, or return False if they are refused."""
+        """Store joint positions acquired at `acquired_ns` (steady), or return False if refused."""
         return self._measured.put(sensor, positions, acquired_ns, self._clock.now_ns())
 
     def on_joint_velocities(self, sensor: str, values: Mapping[str, NDArray[Any]], acquired_ns: int) -> None:
-        """Store a reading, field -> values, of a velocity sensor, acquired at `acquired_ns` of the steady clock."""
+        """Store a velocity sensor's reading, field -> values, acquired at `acquired_ns` (steady)."""
         self._moving[sensor] = values, acquired_ns
 
     def inputs(self, inputs: InputStates) -> None:
@@ -195,7 +195,7 @@ class Relay:
         self.announce()
 
     def arm(self) -> tuple[bool, str]:
-        """Begin an epoch at rest at the measured positions, and return success with `Armed` as text or the reason."""
+        """Begin an epoch at rest as measured, and return success with `Armed` as text or a reason."""
         if problem := self._arming_problem():
             return False, problem
         positions = self._measured.positions.copy()
@@ -252,7 +252,7 @@ class Relay:
         self.tick()
 
     def clear_estop(self) -> tuple[bool, str]:
-        """Reduce an ESTOP to a STOP unless a safety input still requires it, and return success and a message."""
+        """Reduce an ESTOP to a STOP unless an input requires it, and return success and message."""
         if active := [f.detail for f in safety_input_findings(self._inputs) if f.severity is Severity.ESTOP]:
             return False, f"ESTOP not cleared: {'; '.join(active)}"
         if self._gate.latched is None or self._gate.latched.severity < Severity.ESTOP:
@@ -302,7 +302,7 @@ class Relay:
         return None if isinstance(command.target, Severity) else self._settle_turns(command.target)
 
     def _settle_turns(self, target: FloatArray) -> Finding | None:
-        """Start where a joint that turns was commanded to last, or where it is measured, whichever `target` is near.
+        """Start a turning joint where last commanded or where measured, whichever `target` is near.
 
         Return why the first target of an epoch is refused: it is more than half a turn from both.
         """
@@ -318,7 +318,7 @@ class Relay:
         return None
 
     def _refuse(self, tag: CommandId | None, finding: Finding, *causes: Finding) -> None:
-        """Report a command that is not published and does not feed the watchdog, with the `causes` that latched."""
+        """Report a command that is not published and feeds no watchdog, with `causes` that latched."""
         self.refused[finding.code] += 1
         reference = self.arbiter.reference
         acting = np.where(self._layout.is_velocity, reference.velocities, reference.positions)
@@ -373,7 +373,7 @@ class Relay:
         return _REQUESTED if self._asked_to_brake else None
 
     def _send_limited(self, target: FloatArray, received_ns: int) -> ApprovedCommand:
-        """Limit and publish `target`, or brake if it has waited here, and disarm after a latched STOP of the gate."""
+        """Limit and publish `target`, or brake if it waited here, and disarm after a latched STOP."""
         with self.arbiter.exclusive as (reference, dt_s):
             waited_ns = self._clock.now_ns() - received_ns
             if 2 * waited_ns > self._period_ns:

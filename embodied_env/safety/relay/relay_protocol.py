@@ -71,7 +71,7 @@ class GripperAccount(TypedDict):
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class CommandId:
-    """The tag of a command, ``<epoch>/<seq>``, or of a braking tick after it, ``<epoch>/<seq>+<tick>``."""
+    """Tag of a command, ``<epoch>/<seq>``, or of a braking tick, ``<epoch>/<seq>+<tick>``."""
 
     epoch: int
     seq: int
@@ -93,7 +93,7 @@ class CommandId:
 
 @dataclass(frozen=True, kw_only=True)
 class JointFields:
-    """Fields of a JointState, where `positions` and `velocities` are empty or have one value per name."""
+    """Fields of a JointState, where `positions` and `velocities` are empty or one per name."""
 
     frame_id: str
     names: tuple[str, ...]
@@ -155,7 +155,7 @@ def check_relayed(contract: Contract) -> None:
 
 
 def stopping_time_s(contract: Contract) -> float:
-    """Return the longest time in which a joint brakes to rest from its velocity limit, plus one period."""
+    """Return the longest time in which a joint brakes from its velocity limit, plus a period."""
     limits = ActionLayout(contract).limits
     moving = ~limits.is_goal
     longest = (limits.fastest[moving] / limits.deceleration[moving]).max(initial=0.0)
@@ -165,7 +165,7 @@ def stopping_time_s(contract: Contract) -> float:
 def write_command(
     tag: CommandId, values: FloatArray | Severity, layout: ActionLayout, *, stamp_ns: int = 0
 ) -> JointFields:
-    """Return the fields of a command or of an applied command, where a severity requests braking.
+    """Return the fields of a command or applied command, where a severity requests braking.
 
     `values` are positions or velocities in SI units, shape (n_joints,), in contract order.
     """
@@ -221,7 +221,7 @@ def read_command(fields: JointFields, layout: ActionLayout) -> Command:
 
 
 def limits_fingerprint(layout: ActionLayout) -> str:
-    """Return the SHA-256 (hex) of the enforced limits, made of joints, kinds of command and limits after margins."""
+    """Return the SHA-256 (hex) of joints, kinds of command and enforced limits after margins."""
     plain = {
         "joints": list(layout.joints),
         "is_velocity": layout.is_velocity.tolist(),
@@ -236,7 +236,7 @@ _Vector = Annotated[FloatArray, From(list[Quantity], read_only_array)]
 
 @dataclass(frozen=True, kw_only=True)
 class Armed(JsonMessage):
-    """Answer to arming, with a new epoch, the limits enforced and the joints found `outside` their limits."""
+    """Answer to arming, with a new epoch, enforced limits and joints `outside` their limits."""
 
     place = ARM_SERVICE
 
@@ -309,7 +309,7 @@ class RelayReport(JsonMessage):
 
 @dataclass(frozen=True, kw_only=True)
 class RelayState(JsonMessage):
-    """State of the relay, which is ``disarmed`` (initially), ``armed``, ``stopped`` or ``estop`` (latched).
+    """State of the relay, ``disarmed`` (first), ``armed``, ``stopped`` or ``estop`` (latched).
 
     `braking` means that it brakes and is not yet at rest. `latched` is the code of the latched finding, or "". `inputs`
     are the robot's safety inputs (`embodied_env.core.types.SafetyContext.estops`).

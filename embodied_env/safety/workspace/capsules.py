@@ -44,7 +44,7 @@ def capsule_distance(
 
 
 def box_distance(ends_m: FloatArray, radii_m: FloatArray, low_m: FloatArray, high_m: FloatArray) -> FloatArray:
-    """Return the signed distance to boxes between the corners `low_m` and `high_m` of shape (..., 3).
+    """Return the signed distance to boxes with corners `low_m`, `high_m` of shape (..., 3).
 
     Along the segment p + t d the squared distance to the box is convex, and its derivative is continuous, increasing
     and linear between the (at most six) t where a coordinate enters or leaves its interval. The root is therefore
@@ -94,7 +94,7 @@ def _outside(times: FloatArray, start: FloatArray, along: FloatArray, low: Float
 
 
 def _depth(start: FloatArray, along: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
-    """Return the signed distance, <= 0, of the deepest point of each segment that meets its box."""
+    """Return the signed distance, <= 0, of the deepest points of segments meeting their box."""
     heights = np.concatenate([low - start, start - high], axis=-1)
     speeds = np.concatenate([-along, along], axis=-1)
     closing = speeds[..., _PAIRS[0]] - speeds[..., _PAIRS[1]]
@@ -107,7 +107,7 @@ def _depth(start: FloatArray, along: FloatArray, low: FloatArray, high: FloatArr
 
 
 def inside_distance(ends_m: FloatArray, radii_m: FloatArray, low_m: FloatArray, high_m: FloatArray) -> FloatArray:
-    """Return how far capsules are inside a box with corners of shape (..., 3), negative where one reaches out."""
+    """Return how far capsules are inside boxes with corners (..., 3), negative if one is out."""
     gaps = np.minimum(ends_m - low_m[..., None, :], high_m[..., None, :] - ends_m)
     result: FloatArray = gaps.min(axis=(-1, -2)) - radii_m
     return result
@@ -126,7 +126,7 @@ def _to_segment(point: FloatArray, along: FloatArray) -> FloatArray:
 
 
 def _between_lines(between: FloatArray, along: FloatArray, other: FloatArray) -> FloatArray:
-    """Return the squared distance of the nearest points of two segments, unless one of these is an end.
+    """Return the squared distance of two segments' nearest points, if neither is an end.
 
     Their starts are `between` apart. Even if ill-conditioned, it is the distance of two points of the segments.
     """

@@ -23,7 +23,7 @@ _STILL = 1e-9  # m per joint unit: less than this is rotation about the capsule'
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _BoxRows:
-    """Distances of the capsules `links` (n,) to boxes with the corners `low` and `high`, shape (n, 3)."""
+    """Distances of capsules `links` (n,) to boxes with corners `low`, `high`, shape (n, 3)."""
 
     links: IndexArray
     low: FloatArray
@@ -46,7 +46,7 @@ class Clearances:
     def __init__(
         self, spec: WorkspaceSpec, model: KinematicModel, joints: tuple[str, ...], somewhere: FloatArray, *, path: str
     ) -> None:
-        """Build the rows as `Workspace` does, from any configuration `somewhere` of shape (n_joints,)."""
+        """Build the rows as `Workspace` does, from any configuration `somewhere`, (n_joints,)."""
         self._model, self._margin_m = model, spec.margin_m
         self._order = np.array([joints.index(joint) for joint in model.joints], dtype=np.intp)
         shape = model.capsules(somewhere[self._order])
@@ -73,7 +73,7 @@ class Clearances:
         _check_base(spec, shape, np.flatnonzero(~carried & checked), path)
 
     def measure(self, positions: FloatArray, rows: IndexArray | None = None) -> FloatArray:
-        """Return the distances of the rows, shape (k, n_rows), m, at positions of shape (k, n_joints).
+        """Return the distances of the rows, m, shape (k, n_rows), at positions (k, n_joints).
 
         `rows` selects rows by ascending index; None: all.
         """
@@ -102,7 +102,7 @@ class Clearances:
 def _levers_in_order(
     model: KinematicModel, order: IndexArray, n_joints: int, shape: Capsules, path: str
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the levers of capsules and of pairs in the order of the joints, or raise ContractError without a bound."""
+    """Return levers of capsules and pairs in joint order, or raise ContractError if unbounded."""
     levers = model.levers()
     alone = np.zeros((len(shape.links), n_joints))
     apart = np.zeros((len(shape.links), len(shape.links), n_joints))
@@ -133,7 +133,7 @@ def _box_rows(boxes: Mapping[str, BoxSpec], movers: IndexArray, links: tuple[str
 
 
 def _fixed_capsules(keep_out: Mapping[str, KeepOutSpec]) -> tuple[list[str], FloatArray, FloatArray]:
-    """Return names, ends (n, 2, 3) and radii (n,) of the keep-out regions that are spheres and capsules."""
+    """Return names, ends (n, 2, 3) and radii (n,) of spheres and capsules to keep out of."""
     names, ends, radii = [], [], []
     for name, region in keep_out.items():
         if region.sphere is not None:
@@ -150,7 +150,7 @@ def _fixed_capsules(keep_out: Mapping[str, KeepOutSpec]) -> tuple[list[str], Flo
 def _own_pairs(
     spec: WorkspaceSpec, model: KinematicModel, links: tuple[str, ...], apart: FloatArray, checked: NDArray[np.bool_]
 ) -> list[tuple[int, int]]:
-    """Return the pairs of checked capsules of the robot that some joint moves relative to each other."""
+    """Return the pairs of checked capsules that a joint moves relative to each other."""
     if not spec.self_collision:
         return []
     ignored = model.adjacent | {frozenset(pair) for pair in spec.ignore_pairs}

@@ -1,4 +1,4 @@
-"""Workspace filter, which scales a motion down so that the robot's capsules keep their distances.
+"""Scale a motion down so that the robot's capsules keep their distances.
 
 A *row* is one distance d(q) less the margin: of a link's capsule to a keep-out region, to the outside of a keep-in box,
 or to a capsule of another link. h(q) is the smallest one. Only distances that a joint can change are rows.
@@ -100,7 +100,7 @@ class Workspace:
         self._levers = self._clearances.levers.T
 
     def nearest(self, positions: FloatArray) -> tuple[float, str]:
-        """Return the smallest distance less the margin, m, at positions (n_joints,), and the name of its row.
+        """Return the smallest distance less the margin, m, at positions (n_joints,), and its row.
 
         Without rows it is inf.
         """
@@ -114,7 +114,7 @@ class Workspace:
         dt_s: float,
         latency_s: float = 0.0,
     ) -> Scaling:
-        """Return the largest share s of `SHARES`, or 0, such that braking + s (candidate - braking) is admissible.
+        """Return the largest admissible share s of `SHARES`, or 0, from braking to the candidate.
 
         Arrays have the shape (n_joints,); `positions` are those of the last command, `latency_s` its largest delay.
         The share is 0 for values that are not finite and for dt <= 0.
@@ -174,7 +174,7 @@ class Workspace:
         now: FloatArray,
         lowest: tuple[FloatArray, FloatArray],
     ) -> bool:
-        """Return whether these rows keep their minimum at the next positions and along the whole path."""
+        """Return whether these rows keep their minimum at the next positions and on the path."""
         lowest_next, lowest_on_path = lowest[0] - _ROUNDING_M, lowest[1] - _ROUNDING_M
         ways = np.concatenate([[0.0], np.cumsum(changes.max(axis=1))])  # largest change of any row up to each knot
         coarse = np.concatenate([[0.0], np.linspace(ways[1], ways[-1], _COARSE)])
@@ -204,13 +204,13 @@ class Workspace:
 
 
 class WorkspaceFilter:
-    """Command filter `workspace`, which grants the share of a motion that keeps the robot in its workspace.
+    """Command filter `workspace`, which grants the share of a motion that stays inside it.
 
     It must be the last filter, since a smaller share than the granted one is not checked.
     """
 
     def __init__(self, workspace: Workspace, *, latency_s: float = 0.0) -> None:
-        """Create the filter for commands delayed by at most `latency_s`, plus half the variation of dt."""
+        """Create the filter for commands delayed by up to `latency_s`, plus half dt's variation."""
         self._workspace = workspace
         self.model = workspace.model
         self._latency_s = latency_s
