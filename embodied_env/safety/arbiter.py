@@ -305,7 +305,7 @@ class Arbiter:
         return self.publishing.is_late(self.judged_ns, now_ns, self.last)
 
     def _brake_instead(self, command: ApprovedCommand, now_ns: int, interval_ns: int) -> tuple[ApprovedCommand, int]:
-        """Return braking in place of the late `command`, and when it was last checked against time.
+        """Return braking in place of the late `command`, and when the clock was read for it.
 
         Braking may be late too. The last of `_MAX_LATE` is written in any case: on a machine that is always too slow
         for its period each write is slower than the one before, by at most D dt, until the robot is at rest. The

@@ -81,7 +81,7 @@ def latched_finding(latched: Finding) -> Finding:
 
 
 def safety_input_findings(inputs: InputStates) -> list[Finding]:
-    """Return a finding for each safety input that is not ok, unknown if it is no state."""
+    """Return a finding for each safety input not ok, where any non-state counts as unknown."""
     findings = []
     for name, state in inputs.items():
         status = state.status if isinstance(state, InputState) else InputStatus.UNKNOWN

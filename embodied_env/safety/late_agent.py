@@ -20,7 +20,7 @@ Reading = tuple[Quality, float, float]
 
 
 def have_aged(readings: Iterable[Reading], action_age_s: float) -> bool:
-    """Return whether readings, all valid, became too old within the agent's time alone."""
+    """Return whether all readings were valid, and one became too old within the agent's time."""
     given = [*readings]
     is_old = any(age_s + action_age_s > max_age_s for _, age_s, max_age_s in given)
     return is_old and were_valid(quality for quality, *_ in given)

@@ -250,7 +250,10 @@ class StepTiming:
 
 
 def resolve_timing(model: WorldModel, emulator: EmulatorSpec | None) -> StepTiming:
-    """Return a world's timing, or raise ContractError for parts of physics steps."""
+    """Return the timing of a world, free-running with `emulator`.
+
+    Raises ContractError for times that are not whole physics steps.
+    """
     contract = model.contract
     substeps = period_substeps = _whole_substeps(model, contract.control_period_s, "control_period_s")
     if emulator is not None:

@@ -198,7 +198,7 @@ def _as_lists(value: Any) -> Any:  # noqa: ANN401 - YAML types
 
 
 def draw_identified(parameters: Sequence[IdentifiedParameter], seed: int) -> FloatArray:
-    """Return a value of each parameter, drawn evenly and independently of the others."""
+    """Return a value of each parameter, drawn evenly and independently from its interval."""
     names = [parameter_name(each.kind, each.of) for each in parameters]
     rngs = [np.random.default_rng([seed, *f"{IDENTIFIED}.{name}".encode()]) for name in names]
     values = np.array([rng.uniform(each.low, each.high) for rng, each in zip(rngs, parameters, strict=True)])

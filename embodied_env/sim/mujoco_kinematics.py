@@ -68,12 +68,12 @@ class MujocoKinematics(KinematicModel):
                 self._sites[sensor] = model.find("site", source.site, f"{path}.sources.{sensor}.site")
 
     def position_m(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Return the position of `site` in the world, shape (3,), m, or raise UsageError."""
+        """Return the world position of `site`, shape (3,), m, at joints (n,), or raise UsageError."""
         index = self._move_to(joint_positions, site)
         return np.array(self._data.site_xpos[index])
 
     def jacobian(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Return the translational Jacobian of `site`, shape (3, n), or raise as `position_m`."""
+        """Return the Jacobian of `position_m`, shape (3, n), m per joint unit, with its errors."""
         index = self._move_to(joint_positions, site)
         mujoco, mj = self._model.mujoco, self._model.mj
         mujoco.mj_comPos(mj, self._data)

@@ -60,7 +60,7 @@ class MovingBody:
         self.phase = float(phase)
 
     def positions(self, times_s: FloatArray, phase: float | FloatArray) -> FloatArray:
-        """Return the body's positions at these times of an episode, shape (..., 3)."""
+        """Return the body's positions at these times from an initial phase, shape (..., 3)."""
         turns = (phase + self._turns_per_s * times_s)[..., np.newaxis] % 1.0
         positions: FloatArray = self._from + self._way * (1.0 - abs(2.0 * turns - 1.0))
         return positions

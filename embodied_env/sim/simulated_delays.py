@@ -92,7 +92,7 @@ class EmulatedController:
         emulator: EmulatorSpec,
         timeout_s: float | None,
     ) -> None:
-        """Command actuators with these joints, where `timeout_s` ends old velocities."""
+        """Command actuators with these joints, where velocities not sent again end at `timeout_s`."""
         self._slices, self._is_velocity = slices, is_velocity
         self._timeout_ns = None if timeout_s is None else _ns(timeout_s)
         self._declared_ns, self._jitter_ns = _ns(emulator.command_delay_s), _ns(emulator.command_jitter_s)
@@ -184,7 +184,7 @@ class DelayedWorld:
     """The delays of one world, step by step."""
 
     def __init__(self, contract: Contract, delays: DelayModel, *, free_running: bool) -> None:
-        """Schedule `delays`, or raise UsageError for a free-running world or other sensors."""
+        """Schedule `delays`, or raise UsageError if free-running or for another contract's sensors."""
         if free_running:
             raise UsageError("cannot inject delays into a free-running world; declare them in its profile's emulator")
         self._schedule = schedule_of(delays, contract)

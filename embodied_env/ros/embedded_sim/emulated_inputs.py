@@ -152,7 +152,7 @@ def topics_of(inputs: Inputs) -> Iterator[list[EstopSpec]]:
 
 
 def message_of(inputs: Sequence[EstopSpec], unsafe: set[str]) -> Message:
-    """Return the message of a topic's inputs, or raise ContractError for a value that misfits."""
+    """Return the message of a topic's inputs, or raise ContractError if a value does not fit."""
     message = message_class(inputs[0].type)()
     for spec in sorted(inputs, key=lambda spec: spec.name in unsafe):  # the unsafe ones last, should two share a field
         value = _unsafe(spec.safe) if spec.name in unsafe else spec.safe[0]

@@ -102,7 +102,7 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         self._robot.advance(target_ns, deadline_ns)
 
     def read(self, after_ns: int, deadline_ns: int) -> Snapshot:
-        """Return the newest readings, or raise BackendLostError after an exit or without readings."""
+        """Return the newest readings, or raise BackendLostError if the simulator exited or stalled."""
         self._check_running()
         return self._robot.read(after_ns, deadline_ns)
 

@@ -229,7 +229,7 @@ class RelayClient:
         return replace(sent, annotations={name: account for name, account in accounts.items() if account})
 
     def _contention(self, report: RelayReport) -> Finding:
-        """Return the finding for foreign commands, with publishers' names if they can be found."""
+        """Return the finding for foreign commands, with publishers' names found while braking."""
         ours = self._node.get_fully_qualified_name()
         last_ns = self._clock.now_ns() + _NAMING_NS
         while True:
@@ -258,7 +258,7 @@ class RelayClient:
             return self._answer
 
     def _check_reports(self) -> None:
-        """Brake and raise BackendLostError after an invalid report."""
+        """Brake and raise BackendLostError for an invalid report, as it hides the command in force."""
         if self._invalid:
             self._publish(self._next(), Severity.HOLD)
             raise BackendLostError(INVALID_MESSAGE, self._invalid)

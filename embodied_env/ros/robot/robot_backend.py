@@ -233,7 +233,7 @@ class RealBackend:
         return self._begin(connection, deadline_ns, report)
 
     def confirm(self, question: str, deadline_ns: int) -> None:
-        """Wait for the operator's confirmation that the profile declares, with the relay idle."""
+        """Wait for the operator's confirmation as declared, while any relay is armed and idle."""
         connection = self._running()
         if connection.confirmation is None:
             raise BackendNotReadyError("no operator confirmation is declared (backends.real.reset.confirm: none)")

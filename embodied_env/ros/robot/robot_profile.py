@@ -73,7 +73,7 @@ _TOPIC_KEYS = (*_INPUT_KEYS, "reason")
 
 @dataclass(frozen=True, kw_only=True)
 class ResetSpec:
-    """Start of an episode by a service, homing and an operator, each only if declared."""
+    """Start of an episode by a service, then homing, then an operator, each only if declared."""
 
     service: Fixed[Topic | None] = None  # a `std_srvs/srv/Trigger`, called once before an episode
     parameters: Free[bool] = False  # the service's node accepts `reset.seed` and `reset.options`, as the emulator does

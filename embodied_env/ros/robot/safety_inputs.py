@@ -90,7 +90,7 @@ class SafetyInputs:
         return [name for name, state in self._estops.states().items() if state == INPUT_UNKNOWN]
 
     def wait_for_inputs(self, deadline_ns: int) -> None:
-        """Wait for a message of each input, or raise BackendNotReadyError at `deadline_ns`."""
+        """Wait for messages of all inputs, or raise BackendNotReadyError at `deadline_ns` (steady)."""
         if not self._listener.wait_until(lambda: not self._unknown(), deadline_ns):
             topics = ", ".join(self._estops.specs[name].topic for name in self._unknown())
             raise BackendNotReadyError(f"no message from safety inputs on {topics}")
@@ -108,7 +108,7 @@ class SafetyInputs:
         self._activation.begin(deadline_ns)
 
     def states(self, *, is_moving: bool) -> dict[str, InputState]:
-        """Return each input's state under the lock, with foreign publishers if `is_moving`."""
+        """Return each input's state under the lock, with foreign command sources if `is_moving`."""
         now_ns, node = self._clock.now_ns(), self._node
         self._estops.forget_unpublished(lambda topic: node.count_publishers(node.resolve_topic_name(topic)))
         if is_moving and now_ns - self._checked_ns >= _CONTENTION_PERIOD_NS:
@@ -251,7 +251,7 @@ class ActivationMonitor(ActivationStates):
             self._listener.condition.notify_all()
 
     def begin(self, deadline_ns: int) -> None:
-        """Poll again, and raise BackendNotReadyError unless all are active at `deadline_ns`."""
+        """Poll again, and raise BackendNotReadyError unless active by `deadline_ns` (steady clock)."""
         with self._listener.condition:
             self.clear()
             for name in self._clients:

@@ -112,7 +112,7 @@ class SensorSet:
                 self.buffers[name].reevaluate()
 
     def await_clock(self, deadline_ns: int) -> None:
-        """Wait until simulated time advances, or raise BackendNotReadyError at `deadline_ns`."""
+        """Wait for simulated time, if used, or raise BackendNotReadyError at `deadline_ns`."""
         sim_time, begun_ns = self._sim_time, self._clock.now_ns()
         if sim_time is None:
             return

@@ -146,7 +146,7 @@ def rotated_covariance(rotation: FloatArray, covariance: FloatArray) -> FloatArr
 
 
 def transformed(values: Values, transform: Transform) -> dict[str, NDArray[Any]]:
-    """Return a reading in the target frame, or raise ValueError for an invalid rotation."""
+    """Return fields in the target frame and their dtypes, or raise ValueError (bad rotation)."""
     rotation = unit(transform.rotation)
     moved: dict[str, NDArray[Any]] = {}
     for field, value in values.items():
