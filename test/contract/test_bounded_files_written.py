@@ -29,3 +29,11 @@ def test_written_file_has_the_content_and_the_usual_mode(tmp_path, replace):
     assert (tmp_path / "file").read_bytes() == b"content"
     assert (tmp_path / "file").stat().st_mode == (tmp_path / "usual").stat().st_mode
     assert {path.name for path in tmp_path.iterdir()} == {"file", "usual"}
+
+
+def test_an_existing_file_is_replaced_as_a_whole(tmp_path):
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.write_text("old")
+    link.hardlink_to(file)  # has what is written into the old file
+    write_file(file, "new")
+    assert (file.read_text(), link.read_text()) == ("new", "old")
