@@ -43,7 +43,7 @@ class DueReading:
         return cls(period_ns=round(NS_PER_S / sensor.rate_hz) if sensor.rate_hz else 0, slack_ns=slack_ns)
 
     def earliest_ns(self, now_ns: int) -> int:
-        """Return the earliest newest stamp if none is missing at `now_ns`, the end of a step."""
+        """Return the least newest stamp with which no reading is missing at `now_ns`, a step's end."""
         return now_ns - self.period_ns - self.slack_ns + 1 if self.period_ns else now_ns
 
     def satisfies(self, stamp_ns: int, now_ns: int) -> bool:
@@ -106,7 +106,10 @@ class StepArrivals:
                 buffer.clear_readings()
 
     def expected(self, target_ns: int, now_ns: int, *, since_ns: int = 0) -> dict[str, ExpectedReading]:
-        """Return the readings due at `target_ns` and since `since_ns`, in the step of `now_ns`."""
+        """Return the readings that are due at `target_ns`, the end of a step.
+
+        Readings stamped before `since_ns`, a reset, do not count. Messages of the step without a stamp get `now_ns`.
+        """
         return {
             key: ExpectedReading(
                 earliest_ns=max(since_ns, due.earliest_ns(target_ns)), number=self._unstamped.get(key), stamp_ns=now_ns
