@@ -40,7 +40,7 @@ class Columns:
     """
 
     def __init__(self, source: EpisodeReader, environment: Collection[str] | None = None) -> None:
-        """Assign each field to a column, or raise UsageError for a key of `environment` without a vector.
+        """Assign fields to columns, or raise UsageError for an `environment` key without a vector.
 
         `environment` has the keys of the environment state. With None they are chosen by the type of sensor.
         """
