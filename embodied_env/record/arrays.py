@@ -104,7 +104,7 @@ def array_schema() -> bytes:
 
 
 def portable(array: NDArray[Any]) -> NDArray[Any]:
-    """Return `array` itself if it is in C order and little-endian, and otherwise a copy that is."""
+    """Return `array` if it is in C order and little-endian, and otherwise a copy that is."""
     if array.flags.c_contiguous and array.dtype.newbyteorder("<") == array.dtype:
         return array
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)

@@ -62,7 +62,7 @@ class Episodes:
         self._sampled = ""
 
     def begin(self, row: RecordedReset) -> None:
-        """Start the episode of the row of a reset, which replaces one before it that began equally and did not end."""
+        """Start an episode, which replaces an equal one before it that did not end."""
         inner, before = row["inner"], self._conditions
         self._sampled, self._conditions = _hash(None if inner is None else inner["sampled"]), None
         if (seed := None if inner is None else inner["seed_applied"]) is not None:
@@ -106,7 +106,7 @@ def pair_episodes(a: Episodes, b: Episodes) -> Pairing:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A success rate in A and in B, of all episodes or one prompt, with 95 % intervals of B - A."""
+    """A success rate in A and B, overall or for one prompt, with 95 % intervals of B - A."""
 
     key: str  # key of the rate in ``summary.json``; ``instructions`` for that of a prompt
     how: str  # what the rate is of

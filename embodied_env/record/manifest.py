@@ -151,7 +151,7 @@ def write_text(path: Path, text: str, *, replace: bool = True) -> None:
 
 
 def _contract_text(contract: Contract) -> str:
-    """Return the text of `contract` as written, if that is the resolved contract, without opening a file."""
+    """Return `contract` as written if that is the resolved one, else dumped, opening no file."""
     with suppress(ContractError):
         if contract.safety.urdf is None and parse_contract(contract.text, trusted=False) == contract:
             return contract.text
@@ -159,7 +159,7 @@ def _contract_text(contract: Contract) -> str:
 
 
 def _wrapper_stack(env: gymnasium.Env[Any, Any]) -> list[dict[str, Any]]:
-    """Return class and recorded constructor arguments of each wrapper, outermost first, then of the environment."""
+    """Return class and arguments of each wrapper, outermost first, then of the environment."""
     layers: list[tuple[gymnasium.Env[Any, Any], Mapping[str, Any] | None]] = []
     while isinstance(env, gymnasium.Wrapper):
         layers.append((env, getattr(env, "_saved_kwargs", None)))  # of gymnasium.utils.RecordConstructorArgs
@@ -175,7 +175,7 @@ def _wrapper_stack(env: gymnasium.Env[Any, Any]) -> list[dict[str, Any]]:
 
 
 def _class_name(kind: type) -> str:
-    """Return the import path of a class, without the module for a class of this package, so that code may move."""
+    """Return the import path of a class, without the module for one of this package."""
     package = kind.__module__.partition(".")[0]
     return f"{package if package == 'embodied_env' else kind.__module__}:{kind.__qualname__}"
 

@@ -50,7 +50,7 @@ def check_log_libraries(compression: str = DEFAULT_COMPRESSION) -> None:
 
 
 class McapFile:
-    """Writes a file in chunks and locks it until it is closed, and refuses writes after a failed one."""
+    """Writes a locked file in chunks, and refuses writes after a failed one."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class McapFile:
             self._raw.close()
 
     def _end_chunk(self) -> None:
-        """Write the data outside of chunks, then the current chunk with its index, or drop them on failure."""
+        """Write data outside of chunks, then the chunk with its index, or drop them on failure."""
         outside, self._outside = self._outside, []
         chunk, self._chunk = self._chunk, _Chunk()
         self._write(outside)
@@ -255,7 +255,7 @@ class McapFile:
             rest = rest[count:]
 
     def _foreign_change(self) -> tuple[str, int]:
-        """Return the change made by another process, or "", and the number of bytes that are certainly left."""
+        """Return the change by another process, or "", and the number of bytes certainly left."""
         written = self.flushed
         try:
             found, own = os.stat(self.path), os.fstat(self._raw.fileno())  # noqa: PTH116 - faster, and called often

@@ -74,7 +74,7 @@ class MessageLog:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredMessage:
-    """A recorded message with the attributes of `TappedMessage`, where `data` are its CDR bytes."""
+    """A recorded message with the attributes of `TappedMessage`, and CDR bytes as `data`."""
 
     topic: str
     type: str
@@ -122,7 +122,7 @@ def message_definition(name: str) -> str:
 
 
 def _definition_text(name: str) -> str:
-    """Return the installed ``.msg`` file, or one rebuilt from the class, without comments and default values."""
+    """Return the installed ``.msg`` file, or one rebuilt from the class, without defaults."""
     package, kind, type_name = name.split("/")
     for prefix in filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)):
         file = Path(prefix) / "share" / package / kind / f"{type_name}.msg"

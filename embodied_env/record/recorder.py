@@ -138,7 +138,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._attach()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle by the constructor's arguments, so that a copy has a run directory of its own."""
+        """Copy and pickle by the constructor's arguments, so that a copy has its own directory."""
         return partial(type(self), **{**self._saved_kwargs, "policy": to_json_types(self.policy)}), (self.env,)
 
     @property

@@ -76,7 +76,7 @@ class LogWriter:
         return len(self._ends)
 
     def append(self, topic: str, data: bytes, *, number: int, log_time_ns: int) -> None:
-        """Append a linked row without flushing, or raise RecordError for one that readers would refuse."""
+        """Append a linked row without flushing, or raise RecordError if readers would refuse it."""
         if len(data) >= MOST_VALUES and (count := count_values(data)) > MOST_VALUES:
             raise RecordError(f"row {number} has {count} values (expected at most {MOST_VALUES})")
         with self._file.guarded(f"row {number}"):
@@ -287,7 +287,7 @@ class RowChain:
         self.resets += is_reset
 
     def check(self, row: Any, data: bytes, log_time_ns: int | None, schema: str) -> None:  # noqa: ANN401 - JSON types
-        """Add a row as JSON types and text, with the one time of its message, or None, and the schema of its topic."""
+        """Add a row as JSON types and text, with its message's time, or None, and topic's schema."""
         fields = row if isinstance(row, dict) else {}
         previous = fields.get(PREVIOUS, "")
         if not self.rows:

@@ -1,4 +1,4 @@
-"""Validation of untrusted rows and manifests, where JSON gets the types of `row_types`, and the violations found."""
+"""Validation of untrusted rows and manifests against `row_types`, and its violations."""
 
 from __future__ import annotations
 

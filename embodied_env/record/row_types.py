@@ -142,7 +142,7 @@ class DelayRecord(TypedDict):
 
 
 class ChunkRecord(TypedDict):
-    """`embodied_env.core.types.ActionChunk`, whose action i is for step ``born + 1 + i`` of the episode."""
+    """`embodied_env.core.types.ActionChunk`, whose action i is for step ``born + 1 + i``."""
 
     id: WholeNumber
     born: WholeNumber

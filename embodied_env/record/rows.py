@@ -195,7 +195,7 @@ def to_json_row(raw: Row, store: Store | None = None) -> Row:
 
 
 def encode_row(row: Row, store: Store | None = None) -> bytes:
-    """Return the row as JSON, as `to_json_row`, but UUIDs become text and nesting may be deeper."""
+    """Return the row as JSON, like `to_json_row` but with UUIDs as text and any nesting."""
     orjson = _orjson()
 
     def to_json(value: Any) -> Any:  # noqa: ANN401 - a type that JSON does not have
@@ -223,7 +223,7 @@ def _report(report: GateReport) -> Row:
 
 
 def _external_inputs(inputs: ExternalInputs) -> Row:
-    """Return the external inputs of a step for replay, without the context that follows from the sensors."""
+    """Return the external inputs of a step for replay, without what follows from the sensors."""
     row = {
         "action_age_s": inputs.safety_context.action_age_s,
         "latency_s": inputs.safety_context.latency_s,
@@ -266,7 +266,7 @@ def _sample(sample: Sample) -> Row:
 
 
 def _fields(value: DataclassInstance | None) -> Row | None:
-    """Return the fields of a dataclass in order, with enums by name and arrays and tuples as lists."""
+    """Return the fields of a dataclass in order, enums by name, arrays and tuples as lists."""
     return None if value is None else {name: _plain(field) for name, field in field_values(value).items()}
 
 

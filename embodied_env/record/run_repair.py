@@ -163,7 +163,7 @@ def _copy(path: Path, new: Path, *, profile: str) -> _Content:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock the file, or raise RecordError if it is being recorded, or repaired by another process."""
+    """Lock the file, or raise RecordError if another process records or repairs it."""
     regular_size(path)
     with path.open("r+b") as file:  # a lock on a network file system needs a file that is open for writing
         try:

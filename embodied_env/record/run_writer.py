@@ -79,7 +79,7 @@ class PendingRow(NamedTuple):
 
 
 class RunWriter:
-    """Writes into one run directory, and counts failures as losses once it is open, so that the robot goes on."""
+    """Writes into one run directory, and counts failures once open, so that the robot goes on."""
 
     def __init__(
         self,

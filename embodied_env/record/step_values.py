@@ -50,7 +50,7 @@ def commanded_joints(contract: Contract) -> list[CommandedJoint]:
 
 
 def _place(contract: Contract, joint: CommandedJoint) -> dict[str, Any]:
-    """Return where the observation has the reading of a joint, or {} where no sensor of the agent reads it."""
+    """Return the place of a joint's reading in the agent's observation, or {} without one."""
     for sensor, spec in contract.sensors.items():
         field = spec.fields.get(joint.quantity)
         if field is not None and spec.visibility == "agent" and joint.name in (names := field.joints or ()):
@@ -128,7 +128,7 @@ class Joints:
         return [at - by if is_delta else 0.0 for is_delta, at, by in rows]
 
     def _published(self, row: TransitionRow) -> list[float]:
-        """Return the published values in the order of the contract, or none where the joints are others."""
+        """Return the published values in the contract's order, or none where the joints differ."""
         values = row["info"]["action"]["applied_si"]
         if self._layout is None or values.keys() != set(self._layout.joints):
             return []

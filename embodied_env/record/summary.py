@@ -52,7 +52,7 @@ class EpisodeOutcome:
 
     @property
     def kind(self) -> str:
-        """The end in one word: "success", "failure", "time" (limit), "stopped", "apart", "cut" (no end).
+        """The end, "success", "failure", "time" (limit), "stopped", "apart", or "cut" (no end).
 
         "stopped" is otherwise truncated, and "apart" is in no success rate.
         """
@@ -72,7 +72,7 @@ class EpisodeOutcome:
 
 
 class Summary:
-    """Computes ``summary.json`` from rows in order, by the ends that the outermost wrapper made."""
+    """Computes ``summary.json`` from rows in order, by the outermost wrapper's ends."""
 
     def __init__(self) -> None:
         self.episode: EpisodeOutcome | None = None  # the newest one

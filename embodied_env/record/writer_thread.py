@@ -78,7 +78,7 @@ class WriterThread:
         return self._thread is None or self.run(self._settle)
 
     def run(self, job: Job) -> bool:
-        """Run `job` after the jobs so far and wait for it, or return False if the thread is stalled."""
+        """Run `job` after earlier jobs and wait for it, or return False if the thread is stalled."""
         with self._lock:
             if self._thread is threading.current_thread():
                 return True

@@ -29,7 +29,7 @@ _LONGEST_GAP = 2.0 * (1.0 + 1e-6)  # periods of setpoints, beyond which the moti
 
 
 class EarlierPrompt(TypedDict):
-    """The prompt of chunks that were computed before it changed, and their weight in the action."""
+    """The prompt of chunks computed before it changed, and their weight in the action."""
 
     instruction: str
     weight: Quantity
@@ -111,7 +111,7 @@ class AccountRules:
     def _check_chunk(
         self, row: StepRow, account: ChunkAccount, before: ChunkAccount | None, where: str
     ) -> Iterator[Violation]:
-        """Check that the action is from the chunks of the account, and that steps without one are counted."""
+        """Check that the action is from the account's chunks, and that other steps are counted."""
         chunks = _chunks_of(account, where)
         yield from _check_counts(row, account, before, where)
         if not chunks:
@@ -161,7 +161,7 @@ class AccountRules:
     def _check_setpoints(
         self, row: StepRow, account: SetpointAccount, before: SetpointAccount | None, where: str
     ) -> Iterator[Violation]:
-        """Check the rate, and that number and worst gap of the setpoints fit into the time of the steps."""
+        """Check the rate, and that number and worst gap of the setpoints fit the time of steps."""
         rate_hz, sent, gap_s = account["rate_hz"], account["sent"], account["worst_gap_s"]
         if rate_hz <= 0.0 or gap_s < 0.0 or self._declared_hz not in (None, rate_hz):
             raise ValueError(f"{where}: {account} (expected setpoint_rate_hz of the contract, and a gap >= 0)")
@@ -182,7 +182,7 @@ class AccountRules:
     def _check_grippers(
         self, _: StepRow, account: Grippers, before: Grippers | None, where: str
     ) -> Iterator[Violation]:
-        """Check that each goal is within the limits of its joint, and is sent and counted when it changes."""
+        """Check that each goal is within its joint's limits, and sent and counted when it changes."""
         if account.keys() != self._grippers.keys():
             raise ValueError(f"{where}: {short_repr(account)} (expected {', '.join(self._grippers)})")
         for name, each in account.items():
@@ -216,7 +216,7 @@ class AccountRules:
 
 
 def _chunks_of(account: ChunkAccount, where: str) -> list[tuple[int, int, float]]:
-    """Return id, birth and weight of the chunks of an action, the newest last, or raise ValueError."""
+    """Return id, birth and weight of an action's chunks, newest last, or raise ValueError."""
     newest = [account["id"], account["born"], account["weight"]]
     values = [*newest, account["age"], account["length"]]
     if not any((account["older"], "earlier_prompt" in account, *(value is not None for value in values))):

@@ -1,4 +1,4 @@
-"""The command ``embodied-env audit``, which validates a recorded run or transitions as JSON lines."""
+"""The command ``embodied-env audit``, which validates a run or transitions in JSON lines."""
 
 from __future__ import annotations
 

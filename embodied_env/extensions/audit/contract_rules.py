@@ -99,7 +99,7 @@ def _check_action(row: StepRow, contract: Contract) -> Iterator[Violation]:
 
 
 def _has_shape(action: Any, space: spaces.Space[Any]) -> bool:  # noqa: ANN401 - JSON types
-    """Return whether `action` has numbers, or values that JSON cannot express, in the shape of `space`."""
+    """Return whether `action` has numbers, or values beyond JSON, in the shape of `space`."""
     if _is_described(action):
         return True
     if isinstance(space, spaces.Dict):
@@ -151,7 +151,7 @@ def _check_applied_actions(row: StepRow, contract: Contract) -> Iterator[Violati
 
 
 def _check_evaluator_only(row: StepRow | ResetRow, contract: Contract) -> Iterator[Violation]:
-    """Check that info without ``evaluator`` has no sensor and no sampled option that only the evaluator may see."""
+    """Check that info without ``evaluator`` has no evaluator-only sensor or sampled option."""
     info = row["info"]
     sampled = row["info"]["reset"]["sampled"] if row["schema"] == RESET else {}
     parts: tuple[tuple[str, Mapping[str, object], Mapping[str, Any]], ...]
@@ -191,7 +191,7 @@ def _check_masks(row: StepRow, contract: Contract) -> Iterator[Violation]:
 
 
 def _check_trajectory(row: StepRow, contract: Contract) -> Iterator[Violation]:
-    """Check that a trajectory leads from the reference through the command to rest, within the limits."""
+    """Check that a trajectory leads from reference through command to rest, within limits."""
     rule, where = "limits.trajectory", "info.annotations.trajectory.points"
     account = row["info"].get("annotations", {}).get("trajectory")
     if account is None or row["inner"] is None or contract.trajectory_steps is None:
@@ -222,7 +222,7 @@ def _check_trajectory(row: StepRow, contract: Contract) -> Iterator[Violation]:
 
 
 def _check_driver_commands(row: StepRow, contract: Contract) -> Iterator[Violation]:
-    """Check that the account of the commands in the units of drivers follows from that in SI units."""
+    """Check that the commands in drivers' units follow from those in SI units."""
     action = row["info"]["action"]
     drivers = [limits.driver for each in contract.actuators.values() for limits in each.joints.values()]
     if "applied_driver" not in action and not any(drivers):
@@ -235,7 +235,7 @@ def _check_driver_commands(row: StepRow, contract: Contract) -> Iterator[Violati
 
 
 def _check_driver_readings(row: StepRow | ResetRow, contract: Contract) -> Iterator[Violation]:
-    """Check that each reading follows from the values of its driver, where the account has them."""
+    """Check that each reading follows from its driver's values, where the account has them."""
     if (inner := row["inner"]) is None:
         return
     for name, account in inner["sensors"].items():

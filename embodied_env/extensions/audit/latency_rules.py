@@ -110,7 +110,7 @@ def _check_sensor_stages(row: TransitionRow) -> Iterator[Violation]:
 
 
 def _check_stage_qualities(row: StepRow) -> Iterator[Violation]:
-    """Check that a stage of quality OK is present and not negative, and that each stage has a quality."""
+    """Check that each stage has a quality, and that OK ones are present and not negative."""
     latency = row["info"]["latency"]
     for stage, quality in latency["quality"].items():
         codes = quality if isinstance(quality, dict) else {"": quality}

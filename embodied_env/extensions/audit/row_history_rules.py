@@ -148,7 +148,7 @@ class SequenceRule:
         self._observed_ns = stamps["observed"]
 
     def _check_missed(self, row: TransitionRow, before: AnyRow | None) -> Iterator[Violation]:
-        """Check that the episode ends when the policy was late or has returned no action too often, and only then."""
+        """Check that the episode ends exactly when too many actions were late or missing."""
         inner = row["inner"]
         missed = [found["detail"] for found in inner["findings"] if found["code"] == NO_ACTION]
         if missed and inner["action"] != {"no_action": missed[0]}:
@@ -167,7 +167,7 @@ class SequenceRule:
             yield wrong_value("ending.policy", "inner.end_reasons", inner["end_reasons"], expected)
 
     def _is_late(self, row: TransitionRow, before: AnyRow | None, contract: Contract) -> bool | None:
-        """Return whether the agent's time alone explains each stop of the step, or None if that is unknown."""
+        """Return whether the agent's time alone explains each stop, or None if unknown."""
         inner, seen = row["inner"], None if before is None else before["inner"]
         given, samples = inner["external_inputs"], {} if seen is None else seen["sensors"]
         names = {*required_sensors(contract), *given.get("required", ())}
@@ -345,7 +345,7 @@ class LeakDetector:
 
 
 def _flatten(value: Any, path: str) -> tuple[list[Leaf], NDArray[np.float64]]:  # noqa: ANN401 - JSON types
-    """Return the numeric fields in `value`, and all their components in one array with NaN for null."""
+    """Return the numeric fields in `value`, and their components in one array, NaN for null."""
     found = list(_fields(value, path))
     parts = [array.ravel() for _, array in found]
     return [(where, array.shape) for where, array in found], np.concatenate([np.empty(0), *parts])

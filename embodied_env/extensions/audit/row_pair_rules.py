@@ -53,7 +53,7 @@ def _check_origin(before: AnyRow, row: StepRow, _: MaybeContract) -> Iterator[Vi
 
 
 def _check_world_time(before: AnyRow, row: StepRow, contract: MaybeContract) -> Iterator[Violation]:
-    """Check that a lockstep world moves by one control period per step, and a free-running one never goes back."""
+    """Check that a lockstep world moves by one period, and a free-running one never back."""
     earlier_ns, now_ns = _now_ns(before), _now_ns(row)
     is_lost = "backend_lost" in map(end_kind, end_reasons(row))  # then the row repeats the step before
     if earlier_ns is None or now_ns is None or is_lost:
@@ -121,14 +121,14 @@ def _check_held(before: AnyRow, row: StepRow, contract: MaybeContract) -> Iterat
 
 
 def _newest(value: Any, layout: FieldLayout) -> Any:  # noqa: ANN401 - JSON types
-    """Return the newest reading of a field in an observation, or None for a history that is a reference."""
+    """Return a field's newest reading in an observation, or None for a referenced history."""
     if layout.history is None:
         return value
     return value[-1] if isinstance(value, list) and value else None
 
 
 def _check_history(before: AnyRow, row: StepRow, contract: MaybeContract) -> Iterator[Violation]:
-    """Check that a history moves by one reading in each step, that it ages, and that it ends with the newest."""
+    """Check that a history moves by one reading per step, ages, and ends with the newest."""
     (where, now), (_, earlier) = observed(row), observed(before)
     sensors, now_ns, earlier_ns = row["info"]["sensors"], _now_ns(row), _now_ns(before)
     if contract is None or not isinstance(now, dict) or not isinstance(earlier, dict):
@@ -265,7 +265,7 @@ def _velocities(start: Mapping[str, float | None], end: Mapping[str, float], dt_
 
 
 def _has_moved_otherwise(before: StepRow, row: StepRow, joints: Iterable[str]) -> bool:
-    """Return whether a stop, a watchdog or a relay may have moved the robot between the two commands."""
+    """Return whether a stop, watchdog or relay may have moved the robot between commands."""
     codes, earlier = ([] if x["inner"] is None else [f["code"] for f in x["inner"]["findings"]] for x in (row, before))
     safety = row["info"]["safety"]
     is_braked = safety["disposition"] >= Severity.STOP or any(code.startswith(("wd.", "relay.")) for code in codes)

@@ -56,7 +56,7 @@ def audit_transition(row: Mapping[str, Any], contract: Contract | None = None) -
 def inspect_transition(
     row: Mapping[str, Any], contract: Contract | None = None
 ) -> tuple[list[Violation], StepRow | None]:
-    """Return the violations of `audit_transition`, and a row that fits its schema as JSON types."""
+    """Return the violations of `audit_transition`, and the row if it fits its schema."""
     problems = list(_field_problems(row))
     if problems:
         return problems, None
@@ -151,7 +151,7 @@ _REQUIRED_INFO = ("action_clipped", "wrapper_version")
 
 
 def _check_outside(row: TransitionRow) -> Iterator[Violation]:
-    """Check that the outermost wrapper received and returned the same values as the environment."""
+    """Check that the outermost wrapper received and returned the environment's values."""
     returned: Mapping[str, Any] = row
     received: Mapping[str, Any] = {**row["inner"], "action": given_action(row["inner"])}
     for field in FIELDS[:-1]:
@@ -218,7 +218,7 @@ def _check_gates(row: TransitionRow) -> Iterator[Violation]:
 
 
 def _check_gates_of_info(row: StepRow) -> Iterator[Violation]:
-    """Check that the disposition is the most severe of the gates, and that a gate has a code if it fired."""
+    """Check that the disposition is the gates' most severe, and that fired gates have codes."""
     safety = row["info"]["safety"]
     why = ", the most severe of info.safety.severity"
     where = "info.safety.disposition"
@@ -230,7 +230,7 @@ def _check_gates_of_info(row: StepRow) -> Iterator[Violation]:
 
 
 def _check_clipping(row: StepRow) -> Iterator[Violation]:
-    """Check action_clipped and intervened against the disposition, and the disposition against the values."""
+    """Check action_clipped, intervened and the values against the disposition."""
     info = row["info"]
     if row["inner"] is None:
         disposition, guaranteed = Severity(info["safety"]["disposition"]), info["safety"]["guaranteed"]
