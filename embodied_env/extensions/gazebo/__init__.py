@@ -1,1 +1,1 @@
-"""Backends for the simulators of third parties, Gazebo and those with simulation_interfaces."""
+"""Backends for third-party simulators, Gazebo and those with simulation_interfaces."""

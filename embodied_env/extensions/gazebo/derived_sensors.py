@@ -1,4 +1,4 @@
-"""Poses, contacts and command echoes of a simulator, and readings that it does not publish as the contract has them.
+"""Poses, contacts, command echoes, and readings that a simulator does not publish itself.
 
 Sensors without a topic are computed from other sensors of the same instant, or from entity poses. Joints may have their
 zeros elsewhere than those of the contract.
@@ -91,7 +91,7 @@ class EntityTopics:
         }
 
     def contacts(self) -> set[str]:
-        """Return the sensors whose force exceeded its threshold since the last call, and clear them."""
+        """Return and clear the sensors whose force exceeded its threshold since the last call."""
         found, self._contacts = self._contacts, set()
         return found
 
@@ -120,7 +120,7 @@ class CommandEchoes:
             self._pending[name] = command
 
     def add(self, arrival: ReceivedMessage) -> bool:
-        """Compare a message but its header with the pending command, and return whether it is an echo."""
+        """Return whether a message is an echo, and complete the pending command if they are equal."""
         if not arrival.key.startswith(_ECHO):
             return False
         name, echo = arrival.key.removeprefix(_ECHO), arrival.message
@@ -167,7 +167,7 @@ class DerivedSensors:
         now_ns: int,
         contacts: Collection[str] = (),
     ) -> dict[str, Sample]:
-        """Add the derived readings at `now_ns`, simulated time, by the poses of `entities` and the new contacts."""
+        """Add the derived readings at `now_ns`, simulated time, by entity poses and contacts."""
         found = dict(samples)
         for name, source in self._sources.items():
             if source.force is not None or self._is_due(name, now_ns):
@@ -217,10 +217,10 @@ def _relative(state: EntityState, frame: EntityState) -> EntityState:
 
 
 class JointZeros:
-    """Converts joint positions, where one of the contract is that of the simulator plus the zero of the joint."""
+    """Converts joint positions, the contract's being the simulator's plus the joint's zero."""
 
     def __init__(self, contract: Contract, layout: ActionLayout, zeros: Mapping[str, float]) -> None:
-        """Prepare for `zeros`, by joint its position in the contract where the simulator has 0, rad or m."""
+        """Prepare for `zeros`, the contract's position, rad or m, at the simulator's 0, by joint."""
         self._commanded = np.where(layout.is_velocity, 0.0, [zeros.get(joint, 0.0) for joint in layout.joints])
         fields = {
             name: sensor.fields["position"]

@@ -1,4 +1,4 @@
-"""Lockstep with an external simulator over ROS 2, which is Gazebo or any with the standard interfaces.
+"""Lockstep with an external simulator over ROS 2, Gazebo or any with standard interfaces.
 
 The backend connects to a running simulator; `control` steps it. A step returns the readings of the sensors that are
 due, stamped at its end or later: older ones count as missing; the backend waits for late ones (rendering).
@@ -259,7 +259,7 @@ class SimulatorBackend:
             control.set_state(name, np.array(place.position), np.array(place.orientation), end)
 
     def _await_first_readings(self, control: LockstepControl, since_ns: int, end: float) -> None:
-        """Wait for a reading of each sensor since `since_ns`, stepping on for those not due or connected yet."""
+        """Wait for a reading of each sensor since `since_ns`, stepping for those not due yet."""
         for periods_left in itertools.count(_MORE_PERIODS, -1):
             now_ns, begun_s = control.now_ns(), time.monotonic()
             while missing := self._missing_since(since_ns, now_ns):
@@ -303,7 +303,7 @@ class SimulatorBackend:
 
     @deferred_signals()
     def send(self, command: ApprovedCommand) -> SentCommand:
-        """Publish one message per actuator, unless another client has moved the world since the last step."""
+        """Publish one message per actuator, unless another client has moved the world."""
         check_approved(command)
         control = self._running()
         control.check_unmoved()
@@ -340,7 +340,7 @@ class SimulatorBackend:
         return self._snapshot(control, end)
 
     def _await(self, control: LockstepControl, missing: Callable[[], list[str]], end: float) -> list[str]:
-        """Receive messages until none is `missing`, for at most `sensor_grace_s`, and return those that still are."""
+        """Receive until nothing is `missing`, at most `sensor_grace_s`, and return what still is."""
         end = min(end, time.monotonic() + self._profile.sensor_grace_s)
         while (names := missing()) and (left_s := end - time.monotonic()) >= 0.0:
             control.session.receive(min(POLL_S, left_s))

@@ -110,7 +110,7 @@ class SimulatorProfile:
 def sample_poses(
     contract: Contract, profile: SimulatorProfile, request: ResetRequest
 ) -> tuple[dict[str, EntityPose], dict[str, FloatArray]]:
-    """Draw the reset options, and return the places of entities by name and the values of the options of `draws`."""
+    """Draw the reset options, and return entity poses by name and the values of `draws`."""
     places, sampled = dict(profile.entities), {}
     for name, value in draw_options(contract.reset_options, request.seed, request.options).items():
         if name not in profile.draws:

@@ -28,7 +28,7 @@ _START_S = 120.0  # reset timeout that includes the start of a server
 
 
 class GazeboServer:
-    """The server, its bridge and its controllers, which end with `stop`, or with this process in any way."""
+    """The server, its bridge and controllers, which end with `stop` or with this process."""
 
     def __init__(self, contract: Contract, arguments: Mapping[str, str], domain_id: int | None) -> None:
         """Start the launch in a domain, by default a free one.
@@ -68,7 +68,7 @@ class GazeboServer:
 
 
 def _claim_domain() -> tuple[int, socket.socket]:
-    """Return a domain without participants, and a socket that keeps other environments from claiming it."""
+    """Return a domain without participants, and a socket that claims it."""
     own = int(os.environ.get("ROS_DOMAIN_ID") or 0)
     for domain_id in ((own + 1 + index) % _DOMAINS for index in range(_DOMAINS - 1)):
         claim = socket.socket(socket.AF_UNIX)
@@ -120,7 +120,7 @@ class GazeboBackend(SimulatorBackend):
         super().open()
 
     def reset(self, request: ResetRequest, deadline_ns: int) -> Snapshot:
-        """Reset as `SimulatorBackend`, after restarting a server of ours that was lost or ends meanwhile."""
+        """Reset as `SimulatorBackend`, with a restart of our server if it was lost or ends."""
         if self._launch is None:
             return super().reset(request, deadline_ns)
         must_start = self._server is None or self._is_halted or self._server.has_exited

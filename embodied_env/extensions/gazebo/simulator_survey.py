@@ -144,7 +144,7 @@ class _Survey:
         return passed("clock", f"at rest at {clock.now_ns / NS_PER_S:.3f} s")
 
     def _topic_checks(self) -> list[Check]:
-        """Return a check per topic, or one for all if the absence of endpoints shows that there is no bridge."""
+        """Return a check per topic, or one for all if there is no endpoint and so no bridge."""
         node = self._ros.node
         actuators = {name: actuator.as_topic() for name, actuator in self._contract.actuators.items()}
         published = [(topic.title, topic.spec.topic, topic.spec.type) for topic in self._topics.values()]
@@ -246,7 +246,7 @@ class _Survey:
     # ------------------------------------------------------------------------------------------ controllers
 
     def _controller_checks(self) -> Iterator[Check]:
-        """Check that the controllers are active, which they become only while simulated time passes."""
+        """Check that the controllers are active, which requires simulated time to pass."""
         for service, types in sorted(self._ros.receiver.services().items()):
             if _LIST_CONTROLLERS not in types:
                 continue
@@ -278,7 +278,7 @@ GAZEBO_OF: Mapping[str, int] = {"jazzy": 8, "kilted": 9, "lyrical": 10, "rolling
 
 
 def version_checks() -> Iterator[Check]:
-    """Yield a check of gz-sim and one of ros_gz_bridge on this host, while the server may run on another."""
+    """Yield checks of gz-sim and ros_gz_bridge on this host, not on a remote server's."""
     yield _gazebo_check(os.environ.get("ROS_DISTRO", ""))
     prefixes = filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep))
     manifests = (Path(prefix, "share", "ros_gz_bridge", "package.xml") for prefix in prefixes)

@@ -1,1 +1,1 @@
-"""Vectorized environments of several slots that are stepped together, bit for bit as single ones."""
+"""Vectorized environments of slots stepped together, bit for bit as single ones."""

@@ -40,7 +40,7 @@ _BELOW = 1.0 - 1e-9  # a force is known up to the rounding of its norm
 
 
 class BatchedGate:
-    """Judges one action per slot within the limits of one contract, as the slots' own gates would.
+    """Judges one action per slot within one contract's limits, as the slots' own gates would.
 
     The state of a slot is in its own gate, except the counts and commands of its interlocks between `load` and `store`.
 
@@ -71,7 +71,7 @@ class BatchedGate:
 
     @staticmethod
     def supports(gate: SafetyGate) -> bool:
-        """Return whether such a gate can be batched, as it enforces limits by `_BATCHED` without filters."""
+        """Return whether such a gate can be batched, with the limits of `_BATCHED` and no filters."""
         safety = gate.contract.safety
         is_plain = safety.mode == "enforce" and safety.workspace is None and not safety.gates
         return is_plain and all(isinstance(each, _BATCHED) for each in gate.interlocks)
@@ -132,7 +132,7 @@ class BatchedGate:
         return ApprovedCommandBatch(values=report.applied_si, is_decided=is_decided, report=report)
 
     def findings(self, report: GateReportBatch, rows: BoolArray) -> dict[int, tuple[Finding, ...]]:
-        """Return the findings of slots of `rows`, which the last `judge` has decided, as their own gates would."""
+        """Return the findings of `rows` in the last `judge`, as their own gates would."""
         vectors = report.requested, report.boxed, report.target, report.smooth, report.applied_si
         values = list(zip(*[vector.tolist() for vector in vectors], strict=True))
         found: list[int] = np.flatnonzero(rows & report.code.any(axis=1)).tolist()
@@ -155,7 +155,7 @@ class BatchedGate:
         return sorted_by_gate(found + limit_findings(joints, smooth, sent, limited))
 
     def _are_passed(self, context: SafetyContextBatch) -> BoolArray:
-        """Return the slots whose interlocks, apart from tracking, have no finding and count nothing."""
+        """Return the slots whose interlocks, except tracking, find and count nothing."""
         safety = self._contract.safety
         passed = self._are_clean.copy()
         for name, max_age_s in self._max_age_s.items():
@@ -167,7 +167,7 @@ class BatchedGate:
         return passed
 
     def _find_tracking_errors(self, measured: FloatArray, commanded: FloatArray) -> tuple[BoolArray, BoolArray]:
-        """Return the slots with a tracking error, and those where it is too short to be a finding (`TrackingGate`)."""
+        """Return the slots with a tracking error, and those where it is too short for a finding."""
         if not self._tracking:
             return np.zeros(len(measured), dtype=np.bool_), np.ones(len(measured), dtype=np.bool_)
         highest = lowest = commanded
@@ -180,7 +180,7 @@ class BatchedGate:
         return are_hit, ~are_hit | (self._in_a_row + 1 < gate.spec.debounce_steps)
 
     def _judge_interventions(self, report: GateReportBatch) -> BoolArray:
-        """Report the shares above `warn_share` (`InterventionRate`), and return the slots that they do not stop."""
+        """Report the shares above `warn_share`, and return the slots that they do not stop."""
         spec = self._contract.safety.intervention
         share = np.where(self._changed[0] != _NO_STEP, self.intervention_share, 0.0)  # 0: the window is not full
         report.code[:, _INTERVENTION] = np.where(share > spec.warn_share, _RATE, 0)

@@ -23,10 +23,10 @@ from embodied_env.timing.ledger import StepEvent
 
 
 class BatchedTransitions:
-    """Builds observations and infos of the steps of several slots of one contract, as `TransitionBuilder` for one."""
+    """Builds observations and infos of several slots' steps, as `TransitionBuilder` for one."""
 
     def __init__(self, builder: TransitionBuilder, layout: ActionLayout, n_slots: int) -> None:
-        """Take contract and options from the builder of any slot, whose world is in lockstep and without delays."""
+        """Take contract and options from any slot's builder, of a lockstep world without delays."""
         self._builder, self._layout, self._n_slots = builder, layout, n_slots
         self._fixed = {name: self._full(value) for name, value in builder.origin.items()}
         self._zero, no = self._full(0), self._full(False)
@@ -46,7 +46,7 @@ class BatchedTransitions:
         applied: FloatArray,
         sampled: Mapping[str, FloatArray],
     ) -> Observation:
-        """Return the observation of each slot, not copied, as `ObservationBuilder.observe` does for valid readings.
+        """Return each slot's observation of valid readings, not copied (`ObservationBuilder`).
 
         `applied` has the shape (n_slots, count, n_joints), oldest first. `sampled` has the observed reset options, of
         shape (n_slots, size).

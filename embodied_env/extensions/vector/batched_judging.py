@@ -1,4 +1,4 @@
-"""Judge the readings of several slots at once, and their results if the task has one formula (`ArrayTask`)."""
+"""Judge several slots' readings at once, and their results for an `ArrayTask`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from embodied_env.tasks import ArrayTask, Task
 
 
 class BatchedGapPolicy:
-    """Finds the slots of a batch whose readings are all valid, and leaves the others to `GapPolicy`."""
+    """Finds the slots whose readings are all valid, and leaves the others to `GapPolicy`."""
 
     def __init__(self, contract: Contract) -> None:
         self._max_age_ns = {name: sensor.max_age_s * 1e9 for name, sensor in contract.sensors.items()}
@@ -30,7 +30,7 @@ class BatchedGapPolicy:
         }
 
     def apply(self, snapshot: SnapshotBatch) -> tuple[SnapshotBatch, BoolArray]:
-        """Return the snapshot with the quality of valid readings, and the slots in which all are valid."""
+        """Return the snapshot with its qualities, and the slots in which all readings are valid."""
         samples, are_valid = {}, np.ones(snapshot.now_ns.shape, dtype=np.bool_)
         for name, sample in snapshot.samples.items():
             age_ns = snapshot.now_ns - sample.stamp_ns
@@ -51,7 +51,7 @@ class BatchedGapPolicy:
 
 
 def is_judged_at_once(task: Task) -> TypeGuard[ArrayTask]:
-    """Return whether `judge_steps` takes the task, whose results then depend on `evaluate` alone."""
+    """Return whether `judge_steps` takes the task, whose results depend on `evaluate` alone."""
     kind = type(task)
     return issubclass(kind, ArrayTask) and kind.judge is ArrayTask.judge and kind.reset is ArrayTask.reset
 
@@ -59,7 +59,7 @@ def is_judged_at_once(task: Task) -> TypeGuard[ArrayTask]:
 def judge_steps(
     task: ArrayTask, previous: SnapshotBatch, current: SnapshotBatch, applied: FloatArray, slots: IntArray
 ) -> TaskResultBatch | None:
-    """Return the results of `task.evaluate`, checked for `slots`, or None if it raises or returns something else."""
+    """Return the checked results of `task.evaluate`, or None if it raises or they are invalid."""
     try:
         result, n_slots = task.evaluate(previous, current, applied), len(applied)
         checked = TaskResultBatch(

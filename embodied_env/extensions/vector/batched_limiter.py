@@ -39,7 +39,7 @@ class BatchedLimiter:
     def limit(
         self, requested: FloatArray, reference: CommandStateBatch, dt_s: float
     ) -> tuple[GateReportBatch, BoolArray]:
-        """Return the report of each row of finite actions, and whether the limits are feasible and kept there."""
+        """Return the report of each finite action, and whether limits are feasible and kept."""
         limiter, layout, bounds = self._limiter, self._layout, self._bounds
         if reference.slack is not None:
             bounds = BatchedBounds(layout.limits, layout.is_velocity, reference.slack)
@@ -147,7 +147,7 @@ def _snapped(
 
 
 class BatchedBounds:
-    """Limits of joints (`JointBounds`), arrays of shape (n_joints,), or (n_slots, n_joints) where narrowed."""
+    """Limits of joints (`JointBounds`), shape (n_joints,), or (n_slots, n_joints) if narrowed."""
 
     def __init__(self, limits: EffectiveLimits, is_velocity: BoolArray, slack: FloatArray | None) -> None:
         """Narrow `limits` by the uncertainty of measured positions, if any.
@@ -182,7 +182,7 @@ class LimitedSteps(NamedTuple):
 
 
 def clipped(values: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
-    """Return ``min(max(value, low), high)`` of Python floats, which keeps the sign of a zero inside."""
+    """Return ``min(max(value, low), high)`` of floats, which keeps the sign of a zero inside."""
     raised = np.where(values < low, low, values)
     return np.where(raised > high, high, raised)
 
@@ -241,7 +241,7 @@ def keep_limits(
     bounds: BatchedBounds,
     dt_s: float,
 ) -> BoolArray:
-    """Return which joints' steps are within every limit, independently of `limit_joint_batch` (`find_violation`)."""
+    """Return which joints' steps keep every limit, independently of `limit_joint_batch`."""
     x, v, next_x, next_v = positions, velocities, next_positions, next_velocities
     allowed = 1e-9 * bounds.fastest + 2.0 * _rounding_of_step(x, next_x, bounds, dt_s)
     low, high = np.minimum(bounds.low, x), np.maximum(bounds.high, x)
@@ -289,7 +289,7 @@ def _rounding_of_step(positions: FloatArray, reached: FloatArray, bounds: Batche
 def _binding(
     positions: FloatArray, chosen: FloatArray, braking: FloatArray, faster: FloatArray, bounds: BatchedBounds
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.int16]]:
-    """Return the number of the limit that gave `chosen`, which one of the two directions decides."""
+    """Return the number of the limit that gave `chosen`, in the direction that decides."""
     speeds = np.array((chosen, -chosen))
     codes = np.where(faster == speeds, np.int16(_ACCELERATION), np.int16(0))
     codes = np.where(bounds.speeds == speeds, _VELOCITY, codes)

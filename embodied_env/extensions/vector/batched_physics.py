@@ -27,7 +27,7 @@ _READ = ("qpos", "qvel", "qfrc_actuator", "site_xpos", "site_xmat", "sensordata"
 
 
 class BatchedPhysics:
-    """The physics of worlds in which nothing else happens during a step (`World.reads_at_end`), in rows by slot.
+    """Physics of worlds with nothing else in a step (`World.reads_at_end`), in rows by slot.
 
     Attributes:
         states: what determines the next steps of each slot, an ``mjSTATE_INTEGRATION`` per row.
@@ -93,7 +93,7 @@ class BatchedPhysics:
             self._batch.set_const([slot])
 
     def step(self, slots: Sequence[int], commands: FloatArray, now_ns: IntArray) -> BoolArray:
-        """Step slots towards `commands` from `now_ns`, and return which had no warning and are finite.
+        """Step slots to `commands` from `now_ns`, and return which are finite and had no warning.
 
         Rows are those of these slots. The others keep their states.
         """
@@ -127,12 +127,12 @@ class BatchedPhysics:
         self._batch.forward(np.array(slots, dtype=np.int32))
 
     def read(self, sensor: str) -> Mapping[str, NDArray[Any]]:
-        """Return the fields of a sensor in the precision of the contract, a new array each, by the last `forward`."""
+        """Return a sensor's fields in the contract's precision, new arrays, by the last `forward`."""
         return {field: read() for field, read in self._readers[sensor].items()}
 
 
 def _rows_reader(layout: FieldLayout, like: ArrayReader, batch: Any, data: MjData) -> Callable[[], NDArray[Any]]:  # noqa: ANN401
-    """Return a function that reads a field of a sensor, a row for each slot, by the formula of one world."""
+    """Return a function that reads a field in rows by slot, by the formula of one world."""
     parts, shape = [_bound(batch, data, part) for part in like.parts], (batch.nsim, *layout.raw_shape)
 
     def read() -> NDArray[Any]:

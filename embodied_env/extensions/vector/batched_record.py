@@ -39,7 +39,7 @@ _SEVERITIES = np.array([each.name for each in Severity], dtype=object)
 
 @dataclass(eq=False, slots=True)
 class Column:
-    """The values of a field, one per slot, as a list or as an array that `embodied_env.record.rows` does not change."""
+    """Values of a field per slot, a list or an array that the record does not change."""
 
     values: Sequence[Any] | NDArray[Any]
 
@@ -71,7 +71,7 @@ class BatchedRecorder:
         )  # of an ordinary step
 
     def record(self, steps: StepResults, findings: Mapping[int, Sequence[Finding]]) -> Info:
-        """Record the step of each slot, with the findings of its gate, and return the infos of the agents."""
+        """Record each slot's step with the findings of its gate, and return the agents' infos."""
         if slots := np.flatnonzero(steps.rows).tolist():
             self._latency.add(steps.info, steps.rows)
             is_collecting = gc.isenabled()

@@ -58,7 +58,7 @@ class SlotStepper(Stepper):
 
 
 class UpToDateStepper:
-    """The stepper of a slot with its true state, as `sync` repeats the steps it lacks before each access."""
+    """The stepper of a slot, of which `sync` repeats missing steps before each access."""
 
     def __init__(self, stepper: SlotStepper, sync: Callable[[], None]) -> None:
         self._stepper, self._sync = stepper, sync
@@ -104,7 +104,7 @@ class BatchedSlots:
         self.instruction: NDArray[Any] = np.full(n_slots, "", dtype=object)
 
     def load(self, slots: Sequence[int]) -> dict[int, Snapshot]:
-        """Read the state of those slots whose next step may be ordinary, and return their newest snapshots."""
+        """Read the state of slots whose next step may be ordinary, and return their snapshots."""
         ready = {slot: saved for slot in slots if (saved := self._ordinary(slot)) is not None}
         if not ready:
             return {}
@@ -172,7 +172,7 @@ class BatchedSlots:
             stepper.load(replace(stepper.save(), stamps=_stamps(self.state, slot)))
 
     def count(self, rows: BoolArray) -> BoolArray:
-        """Count a step of `rows` in their `TimeLimit`, if any, and return the slots that it truncates."""
+        """Count a step of `rows` in their `TimeLimit`, if any, and return the truncated slots."""
         are_truncated = np.zeros(len(rows), dtype=np.bool_)
         for slot, limit in self._limits.items():
             if rows[slot]:

@@ -1,4 +1,4 @@
-"""Take ordinary steps of several slots as arrays, bit for bit as their environments would one by one.
+"""Take ordinary steps of several slots as arrays, bit for bit as one by one.
 
 A step is ordinary if nothing about it is unusual (`docs/reference/vector.md` lists the conditions). Every other step,
 and every reset, is taken by the slot's own environment. Until the next step begins, the state before the last one is
@@ -58,7 +58,7 @@ FEWEST_SLOTS = 5
 
 @dataclass(kw_only=True)
 class ActionRows:
-    """A copy of the agent's actions of a step as rows by slot, and which of them are well-formed."""
+    """A copy of the agent's actions as rows by slot, and which of them are well-formed."""
 
     given: Any
     rows: FloatArray
@@ -107,7 +107,7 @@ class BatchedSteps:
         self.taken = 0
 
     def _replace_stepper(self, slot: int, base: EmbodiedEnv) -> SlotStepper:
-        """Return the stepper of a slot, which replaces that of its environment, with the same parts and options."""
+        """Replace the stepper of a slot's environment by one with the same parts, and return it."""
         old, world = base.stepper, cast("MujocoBackend", base.stepper.backend)
         options = {"clock": old.clock, "step_timeout_s": world.step_timeout_s, "delays": world.delays}
         stepper = SlotStepper(
@@ -123,7 +123,7 @@ class BatchedSteps:
 
     @staticmethod
     def supports(envs: Sequence[Env[Any, Any]]) -> bool:
-        """Return whether these slots are in-process lockstep worlds, not wrapped or observed, and can be batched."""
+        """Return whether the slots are in-process lockstep worlds, not wrapped or observed."""
         bases = [cast("EmbodiedEnv", env.unwrapped) for env in envs]
         first = bases[0]
         return all(
@@ -139,7 +139,7 @@ class BatchedSteps:
     # ----------------------------------------------------------------------------------------------- step
 
     def parse(self, actions: Any) -> ActionRows | None:  # noqa: ANN401 - agents send anything
-        """Return the rows of an array of actions, or of a dict of them by actuator, or None for another object."""
+        """Return the rows of an array of actions or a dict of them by actuator, or None for others."""
         slices = self._layout.slices
         if len(slices) == 1:
             parts = [actions]
@@ -172,7 +172,7 @@ class BatchedSteps:
         return parsed
 
     def begin(self, actions: ActionRows, active: Sequence[int]) -> BoolArray:
-        """Judge the actions of the `active` slots, publish the ordinary ones, and return in which slots.
+        """Judge the actions of the `active` slots, publish the ordinary ones, and return which.
 
         The other active slots must be stepped by their own environments, the others are reset.
         """
@@ -239,7 +239,7 @@ class BatchedSteps:
         state.is_marked[:] = event is StepEvent.MARKED
 
     def sync(self, slot: int) -> None:
-        """Let the slot's own environment repeat its last step, so that it has its state and its last transition."""
+        """Let the slot's environment repeat its last step, for its state and last transition."""
         slots, stepper = self._slots, self.steppers[slot]
         if not slots.is_loaded[slot]:
             self._worlds.select(slot)
@@ -266,13 +266,13 @@ class BatchedSteps:
     # -------------------------------------------------------------------------------------- parts of a step
 
     def _repeat(self, slot: int) -> None:
-        """Write the state before the last step back, which the slot's own environment then takes without its world."""
+        """Restore the state before the last step, which the slot then takes without its world."""
         self._gate.store(slot, undo=True)
         self._slots.write(slot)
         self._worlds.hand_over(slot)
 
     def _now_ns(self, state: SlotStates, passed_ns: int = 0) -> Any:  # noqa: ANN401 - a number, or one for each slot
-        """Return the time of each slot's clock, of which a virtual one is `passed_ns` after the last observation."""
+        """Return each slot's time, on a virtual clock `passed_ns` after the last observation."""
         return state.stamps_ns[StepEvent.OBSERVED] + passed_ns if self._clock.virtual else self._clock.now_ns()
 
     def _enter(self, before: SlotStates) -> IntArray:
@@ -286,7 +286,7 @@ class BatchedSteps:
         return stamps_ns
 
     def _measured_reference(self, before: SlotStates) -> CommandStateBatch:
-        """Return the references with the measured positions of joints commanded by velocity (`update_measured`)."""
+        """Return the references with measured positions of velocity joints (`update_measured`)."""
         is_velocity = self._layout.is_velocity
         if not is_velocity.any():
             return before.reference
@@ -306,7 +306,7 @@ class BatchedSteps:
         )
 
     def _judge(self, snapshot: SnapshotBatch, rows: BoolArray) -> tuple[TaskResultBatch, dict[int, TaskError]]:
-        """Return the task's results, and the errors of slots whose task fails, which are removed from `rows`."""
+        """Return the task's results, and the errors of failed slots, which leave `rows`."""
         previous, applied = self._slots.before.snapshot, self._approved.report.applied
         failed: dict[int, TaskError] = {}
         if self._task is not None:

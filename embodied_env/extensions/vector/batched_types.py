@@ -1,4 +1,4 @@
-"""Data types of a step of several environments, with one row per slot for each of `embodied_env.core.types`.
+"""Data types of batched steps, one row per slot for each of `embodied_env.core.types`.
 
 Values that can differ between slots are arrays of shape (n_slots, ...). `SnapshotBatch.slot` gives the snapshot of one
 slot to a task that judges slots one by one.
@@ -23,7 +23,7 @@ BoolArray = NDArray[np.bool_]
 
 
 def merge_rows(before: NDArray[Any], slots: list[int], rows: NDArray[Any] | list[Any]) -> NDArray[Any]:
-    """Return an array with the rows of `slots`, from an array of all rows or a list of these alone.
+    """Return an array with the rows of `slots`, from an array of all rows or a list of these.
 
     It is `rows` itself if that is an array of which all rows are taken. `before` stays as it is.
     """
@@ -36,7 +36,7 @@ def merge_rows(before: NDArray[Any], slots: list[int], rows: NDArray[Any] | list
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class SampleBatch:
-    """The newest reading of one sensor in each slot (`Sample`), in a world without a middleware."""
+    """Newest reading of one sensor in each slot (`Sample`), in a world without a middleware."""
 
     sensor: str
     values: Mapping[str, NDArray[Any]]  # field -> (n_slots, *shape of the contract)
@@ -55,7 +55,7 @@ class SampleBatch:
             values.setflags(write=False)
 
     def with_rows(self, rows: Mapping[int, Sample]) -> SampleBatch:
-        """Return the batch with the samples of some slots, in which an invalid one keeps the values."""
+        """Return the batch with the samples of some slots, where invalid ones keep the values."""
         if not rows:
             return self
         slots, samples = list(rows), list(rows.values())
@@ -110,13 +110,13 @@ class SampleBatch:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class SnapshotBatch:
-    """The newest sample of each sensor in each slot, at the instant `now_ns` of the slot's world clock."""
+    """The newest sample of each sensor in each slot, at the slot's world time `now_ns`."""
 
     now_ns: IntArray
     samples: Mapping[str, SampleBatch]
 
     def with_rows(self, snapshots: Mapping[int, Snapshot], n_slots: int) -> SnapshotBatch:
-        """Return the batch with the snapshots of some slots of `n_slots`, with 0 for those without samples."""
+        """Return the batch with the snapshots of some of `n_slots`, 0 where there are no samples."""
         samples = {}
         for name, first in next(iter(snapshots.values())).samples.items():
             rows = {slot: snapshot.samples[name] for slot, snapshot in snapshots.items()}
@@ -132,7 +132,7 @@ class SnapshotBatch:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class SafetyContextBatch:
-    """The context in which the gate judges the action of each slot (`SafetyContext`), in lockstep worlds.
+    """The context in which the gate judges each slot (`SafetyContext`), in lockstep worlds.
 
     A slot with a safety input that is not "ok", or a clock jump, is no candidate of `BatchedGate.judge`.
     """
@@ -145,7 +145,7 @@ class SafetyContextBatch:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class CommandStateBatch:
-    """The last published command of each slot (`CommandState`), arrays of shape (n_slots, n_joints)."""
+    """The last published command of each slot (`CommandState`), shape (n_slots, n_joints)."""
 
     positions: FloatArray
     velocities: FloatArray
@@ -180,7 +180,7 @@ class GateReportBatch:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class ApprovedCommandBatch:
-    """Commands that passed the gate, which only `extensions.vector.batched_gate` creates and which alone are sent.
+    """The only commands that are sent, created by `extensions.vector.batched_gate` alone.
 
     `is_decided` is False in rows that the gate of a single environment must judge; their other values are undefined.
     """
@@ -192,7 +192,7 @@ class ApprovedCommandBatch:
 
 @value_type(frozen=True, slots=True, kw_only=True)
 class TaskResultBatch:
-    """Reward, verdict and terms of one step of each slot (`TaskResult`), arrays of shape (n_slots,)."""
+    """Reward, verdict and terms of one step (`TaskResult`), arrays of shape (n_slots,)."""
 
     reward: FloatArray
     success: BoolArray
@@ -268,7 +268,7 @@ class StepResults:
 
 
 def _stacked(values: Mapping[str, Any], rows: BoolArray, *, is_full: bool) -> Info:
-    """Return nested arrays with a row per slot as infos in which only `rows` have them, with masks, in new arrays.
+    """Return nested arrays as infos that only `rows` have, with masks, in new arrays.
 
     Rows of a masked array that are masked do not have them.
     """

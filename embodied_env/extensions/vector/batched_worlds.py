@@ -34,7 +34,7 @@ _NOTHING: FloatArray = np.empty(0)
 
 
 class _Instant(NamedTuple):
-    """The states of all slots at one instant, in `saved` or in the arrays where they are ahead of it."""
+    """The states of all slots at one instant, in `saved` or in the arrays if they are ahead."""
 
     latest: SnapshotBatch
     saved: list[WorldState | None]
@@ -106,7 +106,7 @@ class WorldBatch:
         self._selected = slot  # last, since an interrupt may come earlier
 
     def load(self, snapshots: Mapping[int, Snapshot]) -> None:
-        """Take over the snapshots of slots, after resets or steps of their own, as their rows of `latest`."""
+        """Take over the snapshots of slots that reset or stepped alone, as rows of `latest`."""
         if not snapshots:
             return
         self._put_away()
@@ -120,7 +120,7 @@ class WorldBatch:
         self._saved[slot], self._is_ahead[slot] = self._state(slot, self._before), False
 
     def open(self, slot: int, build: Callable[[], World], *, is_delayed: bool) -> World:
-        """Return the world of a slot, which is the common one that the first slot builds, or its own."""
+        """Return a slot's world, the common one that the first slot builds, or its own."""
         world = self._world
         if world is None or is_delayed:
             world = build()

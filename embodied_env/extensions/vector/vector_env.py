@@ -128,7 +128,7 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
 
     @property
     def batched_share(self) -> float:
-        """The share of the steps of slots that were taken as arrays, since the environment was made."""
+        """Share of the slots' steps that were taken as arrays, since the environment was made."""
         return 0.0 if self._batched is None else self._batched.taken / max(1, self._steps_taken)
 
     def _check_backend(self, first: EmbodiedEnv, threads: int | None, *, is_recorded: bool) -> None:
@@ -216,7 +216,7 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
         return infos
 
     def _reset_together(self, slots: Sequence[int], calls: list[Callable[[], SlotResult]]) -> list[Future[SlotResult]]:
-        """Run the resets of these slots in parallel threads and wait for all, unless an interrupt aborts them."""
+        """Run the resets of these slots in parallel threads, and wait unless interrupted."""
         with ThreadPoolExecutor(len(slots), "resets") as pool:
             futures = [pool.submit(call) for call in calls]
             try:
@@ -289,7 +289,7 @@ class EmbodiedVectorEnv(_SyncVectorEnv):
             raise SlotEndedError(f"step() after the end of the episode in {ended}; reset them by options['reset_mask']")
 
     def _step_slots(self, commands: Sequence[Any] | ActionRows, excluded: set[int]) -> Info:
-        """Begin the steps of all slots that are not excluded, then finish them, and return their stacked infos.
+        """Begin the steps of all slots not excluded, then finish them, and return stacked infos.
 
         Results are stored and stacked as they arrive, while other worlds still move. After an error or an interrupt,
         pending steps are aborted; their slots need a reset.

@@ -1,4 +1,4 @@
-"""The APIs that control a simulator, each of which imports its messages only when it is built."""
+"""APIs that control a simulator, whose messages are imported only when they are built."""
 
 from __future__ import annotations
 

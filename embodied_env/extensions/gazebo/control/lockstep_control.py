@@ -32,7 +32,7 @@ class StepTimes:
     duration_ns: int  # the simulated time of the step
 
     def describe_throttle(self, world: str | None) -> str:
-        """Return that the step took at least its simulated time, with a remedy, for Gazebo in its `world`, or ""."""
+        """Return why the step took at least its simulated time, with a remedy, or ""."""
         took_s, duration_s = self.reached_s - self.sent_s, self.duration_ns / NS_PER_S
         if took_s < _THROTTLED * duration_s:
             return ""
@@ -60,7 +60,7 @@ class LockstepControl:
     """
 
     def __init__(self, api: SimulatorApi, session: ServiceSession, *, step_ns: int, still_s: float = 0.1) -> None:
-        """Prepare the control, in which a clock that is silent at rest counts as at rest after `still_s`."""
+        """Prepare the control, where a clock silent for `still_s` counts as at rest."""
         self.session, self.clock = session, session.clock
         self.clock.repeats = api.repeats_clock
         self.step_ns = step_ns
@@ -98,12 +98,12 @@ class LockstepControl:
         self._store_reference()
 
     def wake_clock(self, end: float) -> None:
-        """Take one physics step if no stamp was received yet, as some simulators publish none at rest."""
+        """Take one physics step before the first stamp, as some simulators publish none at rest."""
         if self.clock.now_ns is None:
             self._run_down(end)
 
     def _run_down(self, end: float) -> None:
-        """Take one physics step, with which the rest of an interrupted request runs, and wait for rest."""
+        """Run the rest of an interrupted request by one physics step, and wait for rest."""
         before_ns = self.clock.now_ns
         self.session.call_once(self._api.step(1), end)
         while self.clock.now_ns == before_ns:
@@ -143,7 +143,7 @@ class LockstepControl:
             self.session.call(request, end)
 
     def _await_leftover_steps(self, end: float) -> None:
-        """Wait until the steps requested before are over, for half of the time if a stalled simulator is silent."""
+        """Wait for earlier steps to end, half of the time if a stalled simulator is silent."""
         clock, since_s = self.clock, time.monotonic()
         silent_end = since_s + (end - since_s) / 2
         while True:
@@ -162,7 +162,7 @@ class LockstepControl:
                 )
 
     def confirm_paused(self, end: float) -> None:
-        """Pause, and await one more stamp if the clock repeats them at rest, since the server may be a new one."""
+        """Pause, and await one more stamp if they repeat at rest, as the server may be new."""
         if not self.capabilities.pause:
             return
         self.pause(end)
@@ -171,7 +171,7 @@ class LockstepControl:
             self.session.receive(left_s, only=(CLOCK,))
 
     def pause(self, end: float) -> None:
-        """Pause, again after a lost reply, but only at rest, since a pause would interrupt a step that still runs."""
+        """Pause at rest, again after a lost reply, since a pause would interrupt a running step."""
         while True:
             try:
                 self.session.call_once(self._api.pause(), end)
@@ -196,7 +196,7 @@ class LockstepControl:
         self.step(steps * self.step_ns, end)
 
     def begin_step(self, duration_ns: int, end: float) -> None:
-        """Request a step without waiting, or raise UsageError if it is no whole number of physics steps."""
+        """Request a step without waiting, or raise UsageError for a part of a physics step."""
         self.check_unmoved()
         before_ns = self.now_ns()
         steps, rest_ns = divmod(duration_ns, self.step_ns)

@@ -1,4 +1,4 @@
-"""Control Gazebo through ros_gz_bridge by ControlWorld, and by SetEntityPose where the bridge has it.
+"""Control Gazebo through ros_gz_bridge, by ControlWorld and SetEntityPose if bridged.
 
 Every field of a ControlWorld request is applied, including `pause`, so each request sets it. The reply means that the
 request was queued. The bridge takes no seed and reports no entity states.
@@ -36,7 +36,7 @@ class RosGz(SimulatorApi):
     capabilities = ControlCapabilities(pause=True, reset=True, rewinds_time=True)
 
     def __init__(self, *, world: str, prefix: str | None) -> None:
-        """Prepare the requests below `prefix`, or raise MissingDependencyError without ros_gz_interfaces."""
+        """Prepare requests at `prefix`, or raise MissingDependencyError without ros_gz_interfaces."""
         self._control_type, self._set_pose_type = message_class(CONTROL_TYPE), message_class(SET_POSE_TYPE)
         self._prefix = f"/world/{world}" if prefix is None else prefix.rstrip("/")
 
@@ -70,7 +70,7 @@ class RosGz(SimulatorApi):
         return request
 
     def reset(self) -> Request:
-        """Return the request that restores the initial world, paused, without models that were spawned later."""
+        """Return the request that restores the initial world, paused, without spawned models."""
         request = self.pause()
         request.message.world_control.reset.all = True
         return request

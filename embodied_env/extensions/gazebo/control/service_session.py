@@ -1,4 +1,4 @@
-"""Sends requests to a simulator, and receives its clock, replies and other messages meanwhile."""
+"""Sends requests to a simulator, and receives its clock, replies and other messages."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ClockMonitor:
 
 @dataclass(kw_only=True)
 class PendingRequest:
-    """A request in flight, with times in monotonic s and the `result` that `Request.read` returned."""
+    """A request in flight, with times in monotonic s and the `result` of `Request.read`."""
 
     request: Request
     reply: ServiceReply
@@ -75,7 +75,7 @@ class PendingRequest:
 
 
 class ServiceSession:
-    """Sends the requests to one simulator, where `end` is the monotonic time, s, by which a call returns."""
+    """Sends requests to one simulator, in calls that return by `end`, monotonic s."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class ServiceSession:
         on_message: Callable[[ReceivedMessage], None] = lambda _: None,
         check_liveness: LivenessCheck = lambda: None,
     ) -> None:
-        """Subscribe to the clock, pass other messages to `on_message`, and call `check_liveness` in each `receive`."""
+        """Subscribe to the clock, with `on_message` for others and `check_liveness` per `receive`."""
         self.clock = ClockMonitor()
         self.reply_timeout_s = reply_timeout_s
         self._receiver, self._on_message, self._check_liveness = receiver, on_message, check_liveness
@@ -96,7 +96,7 @@ class ServiceSession:
         return self._receiver.services()
 
     def receive(self, timeout_s: float, *, only: Collection[str] = ()) -> bool:
-        """Wait at most `timeout_s` for messages, `only` those of some keys, and return whether any have arrived."""
+        """Wait up to `timeout_s` for messages, `only` of some keys, and return whether any arrived."""
         self._check_liveness()
         arrivals = self._receiver.receive(timeout_s, only=only)
         now_s = time.monotonic()
@@ -115,7 +115,7 @@ class ServiceSession:
                 break
 
     def send(self, request: Request, end: float, entity: str = "") -> PendingRequest:
-        """Send a request about `entity`, and wait for no reply, or raise BackendLostError without the service."""
+        """Send a request about `entity`, or raise BackendLostError without the service."""
         left_s = max(0.0, min(self.reply_timeout_s, end - time.monotonic()))
         try:
             reply = self._receiver.call_async(request.type, request.service, request.message, left_s)
@@ -139,7 +139,7 @@ class ServiceSession:
                 raise BackendLostError("refused", f"{pending.request.service}{about}: {error}") from None
 
     def await_reply(self, pending: PendingRequest, end: float, *, evidence: Callable[[], str] = lambda: "") -> None:
-        """Poll until the reply arrives, or raise BackendLostError with `evidence` from the clock if it is late."""
+        """Poll until the reply arrives, or raise BackendLostError with `evidence` if it is late."""
         end = min(end, pending.sent_s + self.reply_timeout_s)
         while pending.answered_s is None:
             if time.monotonic() > end:

@@ -61,7 +61,7 @@ class SimulationInterfaces(SimulatorApi):
     capabilities = ControlCapabilities()
 
     def __init__(self, *, world: str, prefix: str | None) -> None:  # noqa: ARG002 - it has one world
-        """Prepare the requests below `prefix`, by default the only one, or raise MissingDependencyError."""
+        """Prepare requests at `prefix`, by default the only one, or raise MissingDependencyError."""
         message_class(SERVICES[FEATURES_SERVICE])
         self._prefix = None if prefix is None else prefix.rstrip("/")
         self._offered: frozenset[str] = frozenset()
@@ -107,14 +107,14 @@ class SimulationInterfaces(SimulatorApi):
     # ---------------------------------------------------------------------------------------------- requests
 
     def pause(self) -> Request:
-        """Return the request that pauses, of which the reply may report that the simulator is paused already."""
+        """Return the pause request, whose reply may report that the simulator is paused already."""
         read = partial(_check_result, also=ALREADY_IN_TARGET_STATE)
         request = self._request("set_simulation_state", read, is_done=True)
         request.message.state.state = PAUSED
         return request
 
     def step(self, steps: int) -> Request:
-        """Return the request for `steps`, as the last choice a goal of the action, whose reply only accepts it."""
+        """Return the request for `steps`, or else a goal of the action, which is only accepted."""
         if self._steps_by_action:
             send_goal = message_class(f"{PACKAGE}/action/SimulateSteps").Impl.SendGoalService
             message = send_goal.Request()
@@ -153,14 +153,14 @@ class SimulationInterfaces(SimulatorApi):
 
 
 def set_state_flags(message: Any) -> None:  # noqa: ANN401 - a SetEntityState.Request
-    """Set the pose and a twist of zero, but not the acceleration, in versions with flags for them."""
+    """Set the pose and zero twist, but not the acceleration, in versions with flags."""
     for flag, value in (("set_pose", True), ("set_twist", True), ("set_acceleration", False)):
         if hasattr(message, flag):
             setattr(message, flag, value)
 
 
 def _prefix_of(prefix: str | None, offered: Mapping[str, tuple[str, ...]]) -> str:
-    """Return the prefix of the simulator's services, or raise BackendNotReadyError for none or several."""
+    """Return the services' prefix, or raise BackendNotReadyError for none or several."""
     kind, suffix = SERVICES[FEATURES_SERVICE], f"/{FEATURES_SERVICE}"
     found = sorted(
         name.removesuffix(suffix) for name, types in offered.items() if kind in types and name.endswith(suffix)

@@ -46,7 +46,7 @@ FAULTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ControlCapabilities:
-    """The abilities of a simulator, known after `LockstepControl.connect`, of which `reset` is that of the world."""
+    """Abilities of a simulator, known after `LockstepControl.connect` (`reset` of the world)."""
 
     pause: bool = False
     reset: bool = False
@@ -105,7 +105,7 @@ class SimulatorApi(ABC):
 
     @abstractmethod
     def probe(self, offered: Mapping[str, tuple[str, ...]]) -> tuple[Request, ...]:
-        """Find the services, given by name and types, and return further requests, or raise BackendNotReadyError."""
+        """Find the services, return further requests, or raise BackendNotReadyError."""
 
     @abstractmethod
     def pause(self) -> Request:
@@ -125,7 +125,7 @@ class SimulatorApi(ABC):
 
     @abstractmethod
     def set_state(self, entity: str, position: FloatArray, orientation: FloatArray) -> Request:
-        """Return the request that places an entity, m and quaternion x, y, z, w, at rest where the family can."""
+        """Return the request that places an entity (m, quaternion x, y, z, w), if possible at rest."""
 
 
 def write_pose(pose: Any, position: FloatArray, orientation: FloatArray) -> None:  # noqa: ANN401 - a geometry_msgs/Pose
