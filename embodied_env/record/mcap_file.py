@@ -1,4 +1,4 @@
-"""Read whole or cut MCAP files of unknown origin, without trust in a declared length or in the index."""
+"""Read whole or cut MCAP files of unknown origin, without trust in lengths or the index."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST_RECORDS = 1000  # without an index, such as channels
 
 
 class MessageEnd(NamedTuple):
-    """End of a message in the content of the chunk at `chunk`, or in the file outside of chunks."""
+    """End of a message, in the content of the chunk at `chunk`, or in the file without one."""
 
     chunk: int | None
     end: int
@@ -151,7 +151,7 @@ def _check_magic(file: _CheckedFile) -> None:
 
 
 def _read_record(file: IO[bytes] | _CheckedFile, size: int) -> Any:  # noqa: ANN401 - of mcap
-    """Return the next record of a file of `size` bytes, or raise EOFError for one that is not complete."""
+    """Return the next record of a file of `size` bytes, or raise EOFError if it is cut."""
     head = file.read(_HEAD.size)
     opcode, length = _HEAD.unpack(head.ljust(_HEAD.size, b"\0"))
     if opcode == 0 or len(head) < _HEAD.size or length > min(size - file.tell(), LARGEST_RECORD):
@@ -171,7 +171,7 @@ def _parse_record(opcode: int, content: bytes) -> Any:  # noqa: ANN401 - of mcap
 
 
 class _RecordContent:
-    """Content of a record, beyond which no field is read, because other readers go on at its declared end."""
+    """Content of a record, which bounds all reads, as other readers go on at its declared end."""
 
     def __init__(self, content: bytes) -> None:
         self._file = io.BytesIO(content)
@@ -190,7 +190,7 @@ def _kinds() -> dict[int, Any]:
 
 
 def _chunk_records(chunk: Any, start: int) -> Iterator[tuple[str, Any, MessageEnd]]:  # noqa: ANN401 - of mcap
-    """Yield the records of a chunk, or raise ValueError for any but schemas, channels and whole messages."""
+    """Yield the schemas, channels and whole messages of a chunk, or raise ValueError."""
     data, end = _chunk_content(chunk), 0
     while (at := end) < len(data):
         if data[at] not in _IN_CHUNKS:
@@ -228,7 +228,7 @@ def _chunk_content(chunk: Any) -> bytes:  # noqa: ANN401 - of mcap
 
 
 def regular_size(path: Path) -> int:
-    """Return the size of a regular file in bytes, or raise OSError for anything else, such as a pipe."""
+    """Return the size of a regular file in bytes, or raise OSError for others, such as a pipe."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
