@@ -216,6 +216,16 @@ def test_a_velocity_is_braked_at_the_measured_position_limit():
     assert report.velocity_si[0] < 1.0
 
 
+def test_a_command_that_waited_in_a_suspended_relay_is_replaced_by_braking(robot, monkeypatch):
+    robot.move()
+    update = robot.core.arbiter.update_measured
+    monkeypatch.setattr(
+        robot.core.arbiter, "update_measured", lambda *given: (robot.clock.advance_ns(PERIOD_NS), update(*given))
+    )
+    report = robot.step([1.5, 1.5])
+    assert (report.disposition, report.findings[0].code) == (Severity.HOLD, "act.late")
+
+
 def test_contention_on_the_command_topic_stops_and_explains_every_refusal(robot):
     robot.move()
     contended = {"relay/command": "contention: 2 publishers: /a, /b"}
