@@ -1,4 +1,4 @@
-"""Extensions, of which each folder can be removed with its tests while everything else works.
+"""Extensions, each of which can be removed with its tests without harm to the rest.
 
 The core finds them by name only: as verbs (`embodied_env.cli.main`), public names (`embodied_env`), plug-ins
 (`embodied_env.plugins.plugin_table`) and parts (`embodied_env.core.plugin_loading`).

@@ -321,6 +321,15 @@ def test_cli_prints_only_through_terminal_module():
     assert printing == {"cli/launch/__init__.py"}
 
 
+def test_first_lines_of_docstrings_are_shorter_than_90_characters():
+    first_lines = {f"{place_of(file)}:1": file.read_text().partition("\n")[0].strip('"') for file in MODULES}
+    for file in MODULES:
+        for node in nodes_of(file, ast.ClassDef, ast.FunctionDef):
+            text = ast.get_docstring(node) or ""
+            first_lines[f"{place_of(file)}:{node.lineno}"] = text.partition("\n")[0]
+    assert not [f"{place}: {line}" for place, line in first_lines.items() if len(line) >= 90]
+
+
 def test_library_modules_do_not_print():
     """They return results and raise errors, which the command line prints."""
     printing = {

@@ -196,6 +196,14 @@ def test_changed_digit_is_detected_by_the_hash_of_the_rows(run):
     assert_finds(run, "run.unclean")
 
 
+@pytest.mark.parametrize("verb", verbs("compare --json"))
+@pytest.mark.parametrize("huge", [-1e308, 1e155])
+def test_numbers_whose_squares_overflow_are_left_out_of_a_comparison(runs, run, tmp_path, verb, huge):
+    rewritten(run, lambda row: row["observation"].update(target_position=[huge] * 3))
+    status, output = run_verb(arguments_of(verb, run, runs[1], tmp_path))
+    assert status in (0, 1), output
+
+
 def test_clean_run_without_the_hash_of_its_rows_fails_the_audit(run):
     manifest = json.loads((run / "manifest.json").read_text())
     (run / "manifest.json").write_text(json.dumps({**manifest, "chain": None}))

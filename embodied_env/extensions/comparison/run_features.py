@@ -36,6 +36,7 @@ MOST_DRAWN = 8
 """Episodes whose motion is kept for figures."""
 
 _MOST_ARRAYS = 256  # arrays of a field that are read
+_LARGEST = 1e60  # below it the squares of variances are finite
 _DERIVED = ("obs_age_max_s", "obs_skew_s", "overrun_s")  # from other stages
 _INJECTED = "injected."
 _ON_THE_ROBOT = {"age_s": "capture_age_s", "inference_s": "obs_to_command_s"}  # other stages have the same name
@@ -86,7 +87,7 @@ class Stream(StreamSample):
         self._sums, self._counts = array("d"), array("q")
 
     def add_step(self, values: Sequence[float], episode: int) -> None:
-        """Add the finite numbers of one step of `episode`, from 0."""
+        """Add the numbers of one step of `episode`, from 0."""
         for value in values:
             self.add(value)
         if episode < MOST_EPISODES:
@@ -234,7 +235,7 @@ class RunFeatures:
         stream = self.streams.entry(name)
         if stream is None:
             return
-        known = [float(value) for value in values if value is not None and math.isfinite(value)]
+        known = [float(value) for value in values if value is not None and abs(value) < _LARGEST]
         if known:
             stream.add_step(known, self._episode if episode is None else episode)
 
@@ -273,7 +274,8 @@ class RunFeatures:
             units = {unit for _, unit, _ in labels}
             name = FeatureName(kind=kind, group=key, component="mean", unit=units.pop() if len(units) == 1 else "")
             self.ranges[name] = max((size for *_, size in labels), default=math.nan)
-            self._add(name, [float(np.mean(values[np.isfinite(values)]))] if np.isfinite(values).any() else [])
+            known = values[np.abs(values) < _LARGEST]
+            self._add(name, [float(np.mean(known))] if known.size else [])
             return
         if len(labels) != len(values):
             labels = [(_component_name(index, len(values)), "", math.nan) for index in range(len(values))]

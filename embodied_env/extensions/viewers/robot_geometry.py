@@ -94,7 +94,7 @@ class RobotGeometry:
             self._mujoco.mju_negPose(*self._offset, self._mj.site_pos[site], self._mj.site_quat[site])
 
     def place(self, positions: Mapping[str, float], base: Pose | None = None) -> dict[str, Pose]:
-        """Return the pose of each link after moving these joints alone, for this `base_sensor` pose."""
+        """Return the pose of each link after moving only these joints, for this `base_sensor` pose."""
         if base is not None:
             x, y, z, w = base.quaternion
             position, turn = np.zeros(3), np.zeros(4)

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import shutil
 import subprocess
 import sys
 
@@ -33,7 +32,7 @@ def repeated(path, transitions):
         for row in map(json.loads, texts):
             row["row"], row["info"]["episode_index"] = next(numbers), index
             if row["schema"] == RESET:
-                row["seed"] = 1 if index == 0 else None
+                row["seed"] = row["seed"] if index == 0 else None
             else:
                 count += 1
                 _later(row["inner"], index * HOUR_NS)
@@ -59,7 +58,8 @@ def write_run(folder, path, transitions):
     manifest = json.loads((path / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(manifest))
     seal(folder)
-    shutil.copy(path / "first_transition.json", folder)
+    first = json.loads((path / "first_transition.json").read_text())
+    (folder / "first_transition.json").write_text(json.dumps(unlinked(first)))
     made = summary.as_json(manifest["contract"]["fingerprint"])
     (folder / "summary.json").write_text(json.dumps(made))
     return folder

@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,6 +109,10 @@ def end_of(env, action=None):
 
 class TestSimulatorBackend(BackendContract):
     """The public conformance suite, with one backend for all tests but those that end it."""
+
+    backend: str
+    domain_id: int
+    kept: Any
 
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
@@ -272,5 +277,5 @@ def test_a_topic_carries_the_goals_of_a_gripper(message_package, tmp_path):
     contract = gripper_contract(tmp_path, gripper_text(scale="physical"))
     profile = {"world": "grasp", "step_s": 0.001, "reset": "world"}
     contract = dataclasses.replace(contract, backends={"gazebo": profile})
-    backend = make_backend("gazebo", contract, clock=SteadyClock())
+    backend: Any = make_backend("gazebo", contract, clock=SteadyClock())
     assert backend._actuators["gripper"].type == "std_msgs/msg/Float64"
