@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scripted_tasks
 from arbiter_bench import HOLD, ArbiterBench, homing_context
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from safety_strategies import FunctionFilter, examples
 from scripted_tasks import PERIOD_NS, PERIOD_S
@@ -277,6 +277,12 @@ dies_at = st.none() | st.integers(0, 25)  # the step before which the thread of 
 
 @examples(40)
 @given(runs(), st.sampled_from([2, 3, 5, 25]), any_limits, dies_at)
+@example(  # a step that follows no other begins with room to brake
+    ((0.0, 0.0), [(1.0, 0.0, (-5.0, 0.0), False), (0.0, 0.0, (-5.0, 0.0), False)]),
+    2,
+    {"velocity": 2.0, "acceleration": 39.0, "deceleration": 1.0},
+    None,
+)
 def test_every_setpoint_keeps_the_limits_at_any_timing_and_silence_ends_at_rest(run, per_step, limits, dies):
     start, steps = run
     bench = Bench(per_step=per_step, start=start, **limits)
