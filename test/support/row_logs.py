@@ -7,12 +7,15 @@ from embodied_env.record.row_log import LogWriter
 
 
 class RowLog(LogWriter):
-    """A `LogWriter` that encodes and flushes each row."""
+    """A `LogWriter` that encodes each row, and flushes it unless a chunk has several rows."""
+
+    rows_per_chunk = 1
 
     def write(self, topic, row, *, log_time_ns):
         data = json.dumps(row, allow_nan=False, separators=(",", ":")).encode()
         self.append(topic, data, number=row["row"], log_time_ns=log_time_ns)
-        self.flush()
+        if row["row"] % self.rows_per_chunk == 0:
+            self.flush()
 
     def store(self, array, *, log_time_ns):
         """Append the bytes of `array`, and return the reference for a later row."""

@@ -51,6 +51,7 @@ def write_run(folder, path, transitions):
     """Write a run directory with at least `transitions` steps, like a recorded one."""
     folder.mkdir()
     writer, summary = RowLog(folder / "transitions.mcap"), Summary()
+    writer.rows_per_chunk = 20  # each chunk of a log takes 0.7 kB
     for row in map(unlinked, repeated(path, transitions)):
         writer.write("reset" if row["schema"] == RESET else "transition", row, log_time_ns=0)
         summary.add(row)

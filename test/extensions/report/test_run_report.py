@@ -426,6 +426,7 @@ def long_run(folder, recorded, count):
     path = folder / "long"
     path.mkdir()
     log = RowLog(path / "transitions.mcap")
+    log.rows_per_chunk = 20  # each chunk of a log takes 0.7 kB
     number = 0
     for step in range(count):
         if step % 500 == 0:
