@@ -1,15 +1,23 @@
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from evidence import assert_transitions_sound
 from run_files import change_manifest, with_a_chunk_per_row
 
+from embodied_env.contract import load_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import RecordError
 from embodied_env.record import RecordTransitions, read_run
+from embodied_env.record.arrays import references
 from embodied_env.record.mcap_file import McapRecords
+from embodied_env.record.writer_thread import MAX_JOBS_IN_LOCKSTEP
 
 STEPS = 3
 
@@ -93,3 +101,47 @@ def test_manifest_of_another_schema_is_rejected(closed, schema):
 
 
 # ------------------------------------------------------------------------------------------------------------ SIGKILL
+
+
+# ------------------------------------------------------------------------------------------------------------ SIGKILL
+
+AGENT = """
+import os, sys
+import embodied_env
+
+env = embodied_env.make("door_open", backend="fake", record=sys.argv[1], max_episode_steps=9)  # it has cameras
+env.action_space.seed(1)
+os.write(1, f"{env.path}\\n".encode())
+rows = 0
+while True:
+    env.reset(seed=1)
+    rows += 1
+    ended = False
+    while not ended:
+        *_, terminated, truncated, _ = env.step(env.action_space.sample())
+        ended = terminated or truncated
+        rows += 1
+        os.write(1, f"{rows} {env.rows_flushed} {ended:d}\\n".encode())
+"""
+
+
+def test_flushed_rows_of_a_killed_agent_pass_the_audit(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", AGENT, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    path = process.stdout.readline().strip()
+    lines = [process.stdout.readline() for _ in range(30)]
+    os.kill(process.pid, signal.SIGKILL)
+    output = [tuple(map(int, line.split())) for line in (*lines, *process.stdout.readlines())]
+    process.wait(30)
+    process.stdout.close()
+    run = read_run(path)
+    transitions = list(run.transitions())
+    assert not run.clean
+    found = len(list(run.rows()))
+    assert all(rows - MAX_JOBS_IN_LOCKSTEP <= flushed <= rows for rows, flushed, _ in output)
+    assert {rows - flushed for rows, flushed, ended in output if ended} <= {0}
+    assert found >= output[-1][1]
+    contract = load_contract("door_open")
+    assert_transitions_sound(transitions, contract)
+    images = [reference for row in transitions for _, reference in references(row)]
+    assert len(images) >= len(transitions)
+    assert [list(run.array(reference).shape) for reference in images] == [each["shape"] for each in images]
