@@ -1,4 +1,4 @@
-"""What a reset draws, and the operator prompt before an episode."""
+"""Values drawn at a reset, and the operator prompt before an episode."""
 
 import math
 from statistics import NormalDist

@@ -247,7 +247,7 @@ _QUICK_SITUATIONS = st.builds(_situation, _ANY, _STATE_PARTS, any_time, aims)
 
 
 def situations(*, quick: bool = False) -> st.SearchStrategy[SimpleNamespace]:
-    """Draw one step of the limiter: bounds `b`, a safe state `x`, `v`, a time `dt`, and an `aim`."""
+    """Draw bounds `b`, a safe state `x`, `v`, a time `dt` and an `aim` for one step of the limiter."""
     return _QUICK_SITUATIONS if quick else _SITUATIONS
 
 
@@ -406,7 +406,7 @@ _INPUTS = st.dictionaries(st.sampled_from(["door", "button"]), st.sampled_from(I
 
 @functools.cache
 def contexts(size: int, *, latching: bool = True) -> st.SearchStrategy[Any]:
-    """Draw contexts with any faults, as functions of the reference; without `latching` none latches."""
+    """Draw contexts with any faults, as functions of the reference. Without `latching` none latches."""
 
     def of(sensors: Any, offsets: list[float], action: float, latency: float, inputs: Any, forces: Any) -> Any:
         return lambda reference: SafetyContext(

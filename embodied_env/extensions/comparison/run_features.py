@@ -36,7 +36,7 @@ MOST_DRAWN = 8
 """Episodes whose motion is kept for figures."""
 
 _MOST_ARRAYS = 256  # arrays of a field that are read
-_LARGEST = 1e60  # below it the squares of variances are finite
+_LARGEST = 1e60  # of a number, so that squares of variances are finite
 _DERIVED = ("obs_age_max_s", "obs_skew_s", "overrun_s")  # from other stages
 _INJECTED = "injected."
 _ON_THE_ROBOT = {"age_s": "capture_age_s", "inference_s": "obs_to_command_s"}  # other stages have the same name
